@@ -1,0 +1,243 @@
+"""`Run`: the record of what a function really did on the ranks. Everything that explains or grades reads this."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dtcourse.events import MARK, RECV, REGION, SEND, Event, Line
+
+FORMAT = 1
+
+
+class Run:
+    """What `cluster.run` returns, and what the errors of a run carry as `error.run`.
+
+    results   what each rank returned, in rank order (None for a rank that did not return)
+    events    list of `Event`, in the order in which they were posted
+    outputs   what each rank printed (the end of it, if it printed more than is kept)
+    sources   file name -> text, of every file that an event's line is in
+    seconds   from the start of the run to its end
+    failure   one line that says how the run failed, or None
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        *,
+        function: str = "",
+        results: list[Any] | None = None,
+        events: list[Event] | Callable[[], list[Event]] = (),  # type: ignore[assignment]
+        outputs: list[str] | None = None,
+        sources: dict[str, str] | None = None,
+        seconds: float = 0.0,
+        backend: str = "",
+        failure: str | None = None,
+    ) -> None:
+        self.world_size = world_size
+        self.function = function
+        self.results = results if results is not None else [None] * world_size
+        self.outputs = outputs if outputs is not None else [""] * world_size
+        self.sources = sources if sources is not None else {}
+        self.seconds = seconds
+        self.backend = backend
+        self.failure = failure
+        self._events = events
+
+    @cached_property
+    def events(self) -> list[Event]:
+        return self._events() if callable(self._events) else list(self._events)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def messages(self, rank: int | None = None) -> list[Event]:
+        """The sends, in order; of one rank, if one is named. Control traffic is left out."""
+        return [e for e in self.events if e.kind == SEND and not e.control and rank in (None, e.rank)]
+
+    def receives(self, rank: int | None = None) -> list[Event]:
+        """The receives, in order; of one rank, if one is named. Control traffic is left out."""
+        return [e for e in self.events if e.kind == RECV and not e.control and rank in (None, e.rank)]
+
+    def bytes_sent(self, rank: int) -> int:
+        """Bytes that `rank` sent in messages. What a library collective moves inside itself is not visible here."""
+        return sum(e.bytes for e in self.messages(rank))
+
+    def traffic_matrix(self) -> np.ndarray:
+        """Bytes by (sender, receiver), shape (world, world)."""
+        matrix = np.zeros((self.world_size, self.world_size), dtype=np.int64)
+        for e in self.messages():
+            matrix[e.rank, e.peer] += e.bytes
+        return matrix
+
+    def marks(self, name: str, rank: int | None = None) -> list[Event]:
+        """The marks called `name`; their values are in `labels`."""
+        return [e for e in self.events if e.kind == MARK and e.op == name and rank in (None, e.rank)]
+
+    def regions(self, name: str | None = None, rank: int | None = None) -> list[Event]:
+        """The regions, of one name or one rank if given."""
+        return [e for e in self.events if e.kind == REGION and name in (None, e.op) and rank in (None, e.rank)]
+
+    def source_line(self, line: Line | None) -> str:
+        """The text of a line, stripped; empty if its file was not kept."""
+        text = self.sources.get(line.file, "").splitlines() if line else []
+        return text[line.number - 1].strip() if line and 0 < line.number <= len(text) else ""
+
+    def __repr__(self) -> str:
+        sent = sum(e.bytes for e in self.messages())
+        how = f"failed: {self.failure}" if self.failure else "completed"
+        return (
+            f"<Run of {self.function or 'a function'} on {self.world_size} ranks, {how} in {self.seconds:.3f} s; "
+            f"{len(self.messages())} messages, {sent:,} bytes>"
+        )
+
+    # -- views (the one edge upwards: imported when asked for) ---------------------------------------------------
+
+    def player(self, step: int = 0) -> Any:
+        """The chunks, step by step, as they really moved. Needs `run(..., watch=True)`."""
+        from dtcourse.views.player import Player
+
+        return Player(self, step=step)
+
+    def timeline(self) -> Any:
+        """Who computes, sends and waits, over time."""
+        from dtcourse.views.timeline import Timeline
+
+        return Timeline(self)
+
+    def traffic(self) -> Any:
+        """Who sent how much to whom."""
+        from dtcourse.views.traffic import Traffic
+
+        return Traffic(self)
+
+    def page(self, path: str | Path) -> Path:
+        """Write player, timeline and traffic as one HTML file that needs no kernel and no network."""
+        from dtcourse.views.page import write_page
+
+        return write_page(self, Path(path))
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def chrome_trace(self, path: str | Path) -> Path:
+        """Write the Chrome trace format (opens in Perfetto): a track per rank, arrows from send to receive."""
+        path = Path(path)
+        path.write_text(json.dumps({"traceEvents": list(self._trace_events()), "displayTimeUnit": "ms"}))
+        return path
+
+    def _trace_events(self) -> Iterator[dict[str, Any]]:
+        start = min((e.posted for e in self.events), default=0)
+        last = max((e.ended or e.posted for e in self.events), default=0)
+        ends = {channel(e): e for e in self.receives() if e.ended is not None}
+        for rank in range(self.world_size):
+            yield {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
+        for number, e in enumerate(self.events):
+            base = {"name": e.op, "cat": e.kind, "pid": e.rank, "tid": 0 if e.kind == REGION else 1}
+            at = (e.posted - start) / 1000  # the format counts in microseconds
+            if e.kind == MARK:
+                yield base | {"ph": "i", "s": "t", "ts": at, "args": e.labels}
+                continue
+            args = {"peer": e.peer, "bytes": e.bytes, "step": e.step, "line": self.source_line(e.line), **e.labels}
+            # asynchronous slices: transfers of one rank may overlap without one containing the other
+            slice_ = base | {"id": number}
+            yield slice_ | {"ph": "b", "ts": at, "args": args}
+            yield slice_ | {"ph": "e", "ts": ((e.ended or last) - start) / 1000}
+            yield base | {"ph": "X", "ts": at, "dur": max(((e.wait_to or e.ended or last) - e.posted) / 1000, 0.1), "args": args}
+            if e.kind == SEND and (receive := ends.get(channel(e))):
+                arrow = {"name": "message", "cat": "message", "id": number, "tid": 1}
+                yield arrow | {"ph": "s", "pid": e.rank, "ts": at}
+                yield arrow | {"ph": "f", "bp": "e", "pid": receive.rank, "ts": (receive.ended - start) / 1000}
+
+    def save(self, path: str | Path) -> Path:
+        """Write the run as a zip of JSON, raw tensors and sources. Nothing in it can run code."""
+        path, tensors = Path(path), {}
+
+        def encode(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                name = f"tensors/{len(tensors)}"
+                tensors[name] = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+                return {"tensor": name, "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
+            if isinstance(value, (list, tuple)):
+                return {type(value).__name__: [encode(v) for v in value]}
+            if isinstance(value, dict) and all(isinstance(k, str) for k in value):
+                return {"dict": {k: encode(v) for k, v in value.items()}}
+            if value is None or isinstance(value, (bool, int, float, str)):
+                return value
+            return {"repr": repr(value)}
+
+        def encode_event(event: Event) -> dict[str, Any]:
+            values = {f.name: getattr(event, f.name) for f in fields(Event)}
+            return {k: encode(v) for k, v in values.items() if k != "line"} | {
+                "line": asdict(event.line) if event.line else None
+            }
+
+        document = {
+            "format": FORMAT,
+            **{k: getattr(self, k) for k in ("world_size", "function", "outputs", "seconds", "backend", "failure")},
+            "results": encode(list(self.results)),
+            "events": [encode_event(e) for e in self.events],
+            "sources": list(self.sources),
+        }
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("run.json", json.dumps(document))
+            for number, text in enumerate(self.sources.values()):
+                archive.writestr(f"sources/{number}", text)
+            for name, raw in tensors.items():
+                archive.writestr(name, raw)
+        return path
+
+    @staticmethod
+    def load(path: str | Path) -> Run:
+        """Read a saved run. What was neither a tensor nor plain data comes back as its `repr`."""
+        try:
+            with zipfile.ZipFile(path) as archive:
+                document = json.loads(archive.read("run.json"))
+                if document["format"] != FORMAT:
+                    raise ValueError(f"format {document['format']}, and this dtcourse reads {FORMAT}")
+                return _decode_run(document, archive)
+        except (zipfile.BadZipFile, KeyError, ValueError) as problem:
+            raise ValueError(f"{path} is not a saved run: {problem}") from None
+
+
+def channel(event: Event) -> tuple:
+    """What the two ends of a message have in common."""
+    sender, receiver = (event.rank, event.peer) if event.kind == SEND else (event.peer, event.rank)
+    return event.group, sender, receiver, event.tag, event.sequence
+
+
+def _decode_run(document: dict[str, Any], archive: zipfile.ZipFile) -> Run:
+    def decode(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if "tensor" in value:
+            dtype = getattr(torch, value["dtype"])
+            if not isinstance(dtype, torch.dtype):
+                raise ValueError(f"{value['dtype']} is no dtype")
+            raw = bytearray(archive.read(value["tensor"]))
+            flat = torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
+            return flat.view(dtype).reshape(value["shape"])
+        kind, content = next(iter(value.items()))
+        if kind == "dict":
+            return {k: decode(v) for k, v in content.items()}
+        if kind in ("list", "tuple"):
+            return (list if kind == "list" else tuple)(decode(v) for v in content)
+        return content  # a repr
+
+    def decode_event(values: dict[str, Any]) -> Event:
+        line = Line(**values["line"]) if values["line"] else None
+        return Event(**{k: decode(v) for k, v in values.items() if k != "line"}, line=line)
+
+    return Run(
+        document["world_size"],
+        results=decode(document["results"]),
+        events=[decode_event(e) for e in document["events"]],
+        sources={name: archive.read(f"sources/{i}").decode() for i, name in enumerate(document["sources"])},
+        **{k: document[k] for k in ("function", "outputs", "seconds", "backend", "failure")},
+    )
