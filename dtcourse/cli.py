@@ -1,4 +1,4 @@
-"""The `dtcourse` command: `lab`, `demo`, `check`, `doctor`. Each imports what it needs when it is called, so `--help` is quick."""
+"""The `dtcourse` command. Each subcommand imports what it needs when it is called, so that `--help` is quick."""
 
 from __future__ import annotations
 
