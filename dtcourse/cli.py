@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return lab(rest)
     if rest:
         parser.error(f"not understood: {' '.join(rest)}")
-    return options.command(options)
+    try:
+        return options.command(options)
+    except KeyboardInterrupt:
+        return 130  # as a shell says it
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -33,6 +35,10 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     command("lab", lab, "Open the first lesson in JupyterLab; further options go to JupyterLab.")
+    sub = command("demo", demo, "Run an algorithm on ranks of this machine, and tell what each of them did.")
+    sub.add_argument("name", choices=["ring"], help="the algorithm: ring")
+    sub.add_argument("--ranks", type=_ranks, default=4, metavar="N", help="how many, 1 to 8 (default: 4)")
+    sub.add_argument("--html", type=_file, metavar="FILE", help="write the run as a page that needs no network")
     sub = command("check", check, "Check an exercise and say what was seen and what was expected.")
     sub.add_argument("name", help="the exercise, for example: ring")
     sub.add_argument("--impl", metavar="DIR", help="the folder with your file (default: exercises)")
@@ -41,14 +47,27 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def lab(options: list[str]) -> int:
-    """Open JupyterLab on the first lesson."""
+    """Become JupyterLab, open on the first lesson, with the whole course in its file browser."""
     lessons = sorted(HOME.glob("lessons/00*.ipynb"))
     if not lessons:
         print(f"There is no first lesson: expected {HOME / 'lessons'}/00*.ipynb.", file=sys.stderr)
         return 1
-    # As root (in a container) JupyterLab does not start unless told to.
-    root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    return subprocess.call([sys.executable, "-m", "jupyterlab", str(lessons[0]), *root, *options], cwd=HOME)
+    settings = [
+        f"--ServerApp.root_dir={HOME}",
+        # The address that is printed leads to the lesson, too: under WSL and over ssh no browser opens by itself.
+        f"--LabApp.default_url=/lab/tree/lessons/{lessons[0].name}",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",  # it would ask the network
+    ]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:  # in a container; as root JupyterLab has to be told to start
+        settings.append("--allow-root")
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *settings, *options])
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Run the ring, and say step by step what each rank did."""
+    from dtcourse.demo import ring
+
+    return ring(options.ranks, options.html)
 
 
 def check(options: argparse.Namespace) -> int:
@@ -65,6 +84,22 @@ def doctor(options: argparse.Namespace) -> int:
     report = examine(HOME / "lessons")
     print(render(report))
     return 0 if report.ready else 1
+
+
+def _ranks(text: str) -> int:
+    if text.isdecimal() and 1 <= int(text) <= 8:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"1 to 8 ranks, not {text}: the demo gives each rank's share a digit of its own")
+
+
+def _file(text: str) -> Path:
+    """A path that can be written: better said now than after the run."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder; name a file")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} cannot be written (no such folder, or no right to)")
+    return path
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ KNOWS = {
     "grading": LIBRARY | ALGORITHMS | {"__init__", "views"},
     "probe": set(),
     "doctor": {"probe"},
-    "cli": LIBRARY | ALGORITHMS | {"__init__", "views", "grading", "doctor"},
+    "demo": {"__init__", "collectives", "provenance", "run", "views"},
+    "cli": {"demo", "doctor", "grading"},
     "__init__": LIBRARY,  # what `from dtcourse import ...` offers
 }
 # Upwards, and so never when a module is loaded: only inside a function, or for the type checker.
@@ -171,7 +172,7 @@ RIGHT = [
     ("dtcourse.views.player", "from ..run import Run\nimport anywidget, torch\nfrom . import chunks"),
     ("dtcourse.run", "def player():\n    from dtcourse.views.player import Player"),
     ("dtcourse.cluster.__init__", "from ..run import Run\nimport multiprocessing"),
-    ("dtcourse.cli", "def f():\n    from dtcourse import Cluster"),
+    ("dtcourse.demo", "def f():\n    from dtcourse import Cluster"),
 ]
 
 
