@@ -1,0 +1,87 @@
+"""A run as one HTML file: player, timeline and traffic, drawn by the same JavaScript as in a notebook.
+
+The page needs no kernel and no network. A few lines stand in for the notebook's model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from dtcourse.run import Run
+from dtcourse.views import player, timeline, traffic
+from dtcourse.views.bars import bars, bars_data
+from dtcourse.views.film import demand_watched, film
+from dtcourse.views.view import embed, script
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 1030px; margin: 24px auto; padding: 0 12px;
+  background: light-dark(#f6f7f9, #0d0f12); color: light-dark(#16181d, #eceff4); }}
+h1 {{ font-size: 1.5em; margin: 0; }} h2 {{ font-size: 1.1em; margin: 1.6em 0 .4em; }} p {{ margin: .3em 0; }}
+{style}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>{summary}</p>
+{sections}
+</body>
+</html>
+"""
+
+# What a notebook gives to a view, without a kernel behind it.
+SHIM = """
+const state = {data};
+const model = {{ get: (key) => state[key], set: (key, value) => {{ state[key] = value; }}, on() {{}}, off() {{}},
+  save_changes() {{}}, send() {{}} }};
+render({{ model, el: document.getElementById("{name}") }});
+"""
+
+
+def write_page(run: Run, path: Path, step: int = 0) -> Path:
+    """Write the run to `path`; the player opens at `step`."""
+    path = Path(path)
+    title = f"{run.function or 'A run'} on {run.world_size} rank{'s' if run.world_size > 1 else ''}"
+    text = PAGE.format(
+        title=escape(title),
+        summary=escape(_summary(run)),
+        style=script("view.css"),
+        sections="\n".join(_sections(run, step)),
+    )
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _summary(run: Run) -> str:
+    sent = run.messages()
+    how = f"Failed: {run.failure}." if run.failure else "Completed."
+    backend = f" Backend: {run.backend}." if run.backend else ""
+    return f"{how} {len(sent)} messages, {sum(e.bytes for e in sent):,} bytes, {run.seconds:.3f} s.{backend}"
+
+
+def _sections(run: Run, step: int) -> Iterator[str]:
+    try:
+        demand_watched(run)
+        shown = film(run)
+        state = {"data": player.film_data(shown, run), "step": shown.at(step)}
+        yield _section("player", "The chunks, step by step", player.SCRIPTS, state)
+    except ValueError as problem:
+        yield f"<h2>The chunks, step by step</h2>\n<p>Not here: {escape(str(problem))}</p>"
+    lanes = {"data": bars_data(bars(run), run.function)}
+    yield _section("timeline", "Who works, who waits", timeline.SCRIPTS, lanes)
+    yield _section("traffic", "Who sends how much to whom", traffic.SCRIPTS, {"data": traffic.traffic_data(run)})
+
+
+def _section(name: str, heading: str, scripts: tuple[str, ...], state: dict[str, Any]) -> str:
+    code = script(*scripts) + SHIM.format(data=embed(state), name=name)
+    return f'<h2>{heading}</h2>\n<div id="{name}"></div>\n<script type="module">\n{code}</script>'

@@ -1,0 +1,206 @@
+// The timeline: a lane per rank with rows for regions, computing and waiting, sends, receives. Bars too thin to see are
+// gathered into one, so that thousands of events cost no more than the pixels they have.
+
+const SIDE = 74, PLOT = 960 - SIDE - 8, ROW = 17, MOST_ARROWS = 200;
+const FILLS = { compute: "#56B4E9", send: "#0072B2", recv: "#E69F00", collective: "#CC79A7", region: "var(--shade)" };
+const NAMES = { region: "region", compute: "computes", wait: "waits", send: "sends", recv: "receives", collective: "collective" };
+
+function duration(us) {
+  const [value, unit] = us < 1000 ? [us, "\u00b5s"] : us < 1e6 ? [us / 1000, "ms"] : [us / 1e6, "s"];
+  return +value.toPrecision(4) + " " + unit;
+}
+
+/** Rows of bars from left to right; `merge` bars that lie within the same pixel. */
+function visible(bars, from, to) {
+  const shown = [], scale = PLOT / (to - from);
+  let last = null;
+  bars.forEach(([rank, row, kind, start, end, , , pending], i) => {
+    if (end < from || start > to) return;
+    const x = Math.max((start - from) * scale, 0), w = Math.min((end - from) * scale, PLOT) - x;
+    const thin = w < 1.5 && kind !== "mark" && kind !== "return";
+    if (thin && last?.thin && last.rank === rank && last.row === row && x - (last.x + last.w) < 1 && last.kind === kind) {
+      last.w = Math.max(x + Math.max(w, 0.5) - last.x, last.w);
+      last.n += 1;
+      return;
+    }
+    last = { i, rank, row, kind, x, w, pending, thin, n: 1 };
+    shown.push(last);
+  });
+  return shown;
+}
+
+function ticks(from, to) {
+  const rough = (to - from) / 8, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
+  const found = [];
+  for (let t = Math.ceil(from / step) * step; t <= to; t += step) found.push(t);
+  return found;
+}
+
+function render({ model, el }) {
+  const data = model.get("data"), rows = data.depth + 3, lane = rows * ROW + 12, high = data.world * lane + 34;
+  const view = { from: 0, to: Math.max(data.span, 1), chosen: null };
+  const hatch = "dtc-hatch-" + Math.random().toString(36).slice(2);
+  const root = frameOf(el, `Timeline of ${data.title}`, onKey);
+  const present = new Set(data.bars.map((b) => b[2]));
+  node(root, "div", { class: "dtc-head" }, `<b>${esc(data.title)}: who works, who waits</b><span>${duration(data.span)}</span>`);
+  const bar = node(root, "div", { class: "dtc-bar", role: "toolbar", "aria-label": "timeline" });
+  button(bar, "zoom in", "in", () => zoom(0.5)).classList.add("dtc-open");
+  button(bar, "zoom out", "out", () => zoom(2)).classList.add("dtc-open");
+  button(bar, "the whole run", "all", () => look(0, data.span)).classList.add("dtc-open");
+  largeType(bar, root).classList.add("dtc-open");
+  const legend = node(bar, "span", { class: "dtc-legend" });
+  const picture = document.createElementNS(NS, "svg");
+  picture.setAttribute("class", "dtc-picture");
+  picture.setAttribute("viewBox", `0 0 960 ${high}`);
+  picture.setAttribute("role", "img");
+  picture.setAttribute("aria-label", `A lane per rank. Waiting: ${data.waited.map((w, r) => `rank ${r} ${Math.round(w * 100)} %`).join(", ")}`);
+  root.append(picture);
+  const details = node(root, "div", { class: "dtc-caption", "aria-live": "polite" });
+  node(root, "div", { class: "dtc-foot" }, (data.note ? esc(data.note) + " " : "")
+    + "Point at a bar to read it. Keys: \u2190 \u2192 \u2191 \u2193 choose a bar, + \u2212 0 zoom; drag to move.");
+  legend.innerHTML = Object.keys(NAMES).filter((k) => present.has(k)).map((k) =>
+    `<svg width="22" height="12" aria-hidden="true">${hatching(hatch + k)}<rect width="22" height="12" rx="2" ${style(k, hatch + k)}/></svg> ${NAMES[k]}`).join(" &ensp;");
+
+  function hatching(id) {
+    return `<defs><pattern id="${id}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">`
+      + `<rect width="6" height="6" fill="var(--paper)"/><rect width="2" height="6" fill="var(--faint)"/></pattern>`
+      + `<pattern id="${id}-stuck" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">`
+      + `<rect width="7" height="7" fill="var(--paper)"/><rect width="3" height="7" fill="var(--warn)"/></pattern></defs>`;
+  }
+
+  function style(kind, id, pending) {
+    const fill = pending ? `url(#${id}-stuck)` : kind === "wait" ? `url(#${id})` : FILLS[kind] ?? "var(--ink)";
+    const edge = pending ? "var(--warn)" : kind === "region" || kind === "wait" ? "var(--faint)" : "var(--paper)";
+    return `style="fill:${fill};stroke:${edge};stroke-width:${kind === "region" || kind === "wait" || pending ? 1 : 0.5}"`;
+  }
+
+  const top = (rank, row) => rank * lane + row * ROW + 4;
+
+  function draw() {
+    const shown = visible(data.bars, view.from, view.to), parts = [hatching(hatch)];
+    for (let rank = 0; rank < data.world; rank++) {
+      const y = rank * lane;
+      if (rank % 2) parts.push(tag("rect", { x: 0, y, width: 960, height: lane, fill: "var(--shade)", opacity: 0.35 }));
+      parts.push(tag("circle", { cx: 24, cy: y + lane / 2, r: 15, fill: colour(rank) }),
+        tag("text", { x: 24, y: y + lane / 2 + 5, "text-anchor": "middle", "font-size": 14, "font-weight": 700, style: `fill:${ink(rank)}` }, rank),
+        ...[["work", data.depth], ["send", data.depth + 1], ["recv", data.depth + 2]].map(([name, row]) =>
+          tag("text", { x: SIDE - 6, y: top(rank, row) + 11, "text-anchor": "end", "font-size": 10, class: "faint" }, name)));
+    }
+    for (const t of ticks(view.from, view.to)) {
+      const x = SIDE + ((t - view.from) / (view.to - view.from)) * PLOT;
+      parts.push(tag("path", { d: `M${x} 0V${high - 24}`, style: "stroke:var(--rule);stroke-width:.7" }),
+        tag("text", { x, y: high - 8, "text-anchor": "middle", "font-size": 11, class: "faint" }, duration(t)));
+    }
+    parts.push(...shown.map(box), ...arrows());
+    picture.innerHTML = parts.join("");
+    choose(view.chosen);
+  }
+
+  function box({ i, rank, row, kind, x, w, pending, n }) {
+    const y = top(rank, row), left = SIDE + x, name = data.texts[data.bars[i][5]];
+    if (kind === "mark" || kind === "return") {
+      const d = kind === "mark" ? `M${left} ${y}l4 7-4 7-4-7z` : `M${left} ${y - 2}v${ROW + 2}`;
+      return tag("path", { d, "data-i": i, "data-n": 1, "data-kind": kind, style: "fill:var(--ink);stroke:var(--ink);stroke-width:2" });
+    }
+    const label = kind === "region" && w > name.length * 6.5 ? tag("text", { x: left + w / 2, y: y + 11, "text-anchor": "middle", "font-size": 11, "pointer-events": "none" }, esc(name)) : "";
+    return `<rect x="${left}" y="${y}" width="${Math.max(w, 1)}" height="${ROW - 3}" rx="${w > 6 ? 2 : 0}" data-i="${i}" data-n="${n}" data-kind="${kind}" data-rank="${rank}" ${style(kind, hatch, pending)}/>` + label;
+  }
+
+  function arrows() {
+    const scale = PLOT / (view.to - view.from);
+    const near = data.arrows.filter(([, a, , b]) => b >= view.from && a <= view.to);
+    if (near.length > MOST_ARROWS) return [];
+    return near.map(([from, a, to, b]) => {
+      const x0 = SIDE + (a - view.from) * scale, x1 = SIDE + (b - view.from) * scale;
+      const y0 = top(from, data.depth + 1) + 7, y1 = top(to, data.depth + 2) + 7;
+      if (x0 < SIDE || x1 > SIDE + PLOT) return "";
+      const turn = (Math.atan2(y1 - y0, x1 - x0) * 180) / Math.PI;
+      return tag("g", { class: "dtc-arrow", "pointer-events": "none" },
+        tag("path", { d: `M${x0} ${y0}L${x1} ${y1}`, class: "dtc-path", style: "stroke-width:1;opacity:.55" }),
+        tag("path", { d: "M0 0l-7-3.500v7z", transform: `translate(${x1} ${y1}) rotate(${turn})`, class: "dtc-head-of-arrow" }));
+    });
+  }
+
+  function choose(i, n = 1) {
+    view.chosen = i;
+    picture.querySelector(".dtc-chosen")?.remove();
+    if (i === null) { details.textContent = data.waited.map((w, r) => `rank ${r} waits ${Math.round(w * 100)} %`).slice(0, 16).join(", ") + " of the time."; return; }
+    const [rank, , , start, end, name, detail, pending] = data.bars[i];
+    const many = n > 1 ? ` (and ${n - 1} more too close to draw apart: zoom in)` : "";
+    const when = start === end ? `at ${duration(start)}` : `${duration(end - start)}, from ${duration(start)} to ${duration(end)}`;
+    details.textContent = `Rank ${rank} ${data.texts[name]}: ${pending ? "never ended; " : ""}${when}. ${data.texts[detail]}${many}`;
+    const shape = picture.querySelector(`[data-i="${i}"]`);
+    if (!shape) return;
+    const b = shape.getBBox();
+    picture.insertAdjacentHTML("beforeend", tag("rect", { class: "dtc-chosen", x: b.x - 2, y: b.y - 2, width: b.width + 4, height: b.height + 4, rx: 3, fill: "none", stroke: "var(--ink)", "stroke-width": 2.5, "pointer-events": "none" }));
+  }
+
+  function look(from, to) {
+    const span = Math.max(data.span, 1), wide = Math.min(Math.max(to - from, span / 20000, 0.5), span);
+    view.from = Math.max(0, Math.min(from, span - wide));
+    view.to = view.from + wide;
+    draw();
+  }
+
+  function zoom(factor, at = middle()) {
+    look(at - (at - view.from) * factor, at + (view.to - at) * factor);
+  }
+
+  function middle() {
+    const bar = view.chosen === null ? null : data.bars[view.chosen];
+    const centre = bar ? (bar[3] + bar[4]) / 2 : NaN;
+    return centre >= view.from && centre <= view.to ? centre : (view.from + view.to) / 2;
+  }
+
+  function onKey({ key }) {
+    const shift = { ArrowLeft: -1, ArrowRight: 1 }[key], turn = { ArrowUp: -1, ArrowDown: 1 }[key];
+    if (key === "+" || key === "=") zoom(0.5);
+    else if (key === "-") zoom(2);
+    else if (key === "0") look(0, data.span);
+    else if (shift) step(shift);
+    else if (turn) turnTo(turn);
+    else return false;
+    return true;
+  }
+
+  function step(by) {
+    const i = view.chosen === null ? 0 : view.chosen + by;
+    if (data.bars[i]) reveal(i);
+  }
+
+  function turnTo(by) {
+    const [rank, row, , start] = data.bars[view.chosen ?? 0] ?? [];
+    const rowsThere = [...new Set(data.bars.map((b) => b[0] * 1000 + b[1]))];
+    const there = rowsThere[rowsThere.indexOf(rank * 1000 + row) + by];
+    let best = null;
+    data.bars.forEach((b, i) => {
+      if (b[0] * 1000 + b[1] === there && (best === null || Math.abs(b[3] - start) < Math.abs(data.bars[best][3] - start))) best = i;
+    });
+    if (best !== null) reveal(best);
+  }
+
+  function reveal(i) {
+    const [, , , start, end] = data.bars[i], wide = view.to - view.from;
+    if (end < view.from || start > view.to) look(start - wide / 2, start + wide / 2);
+    choose(i);
+  }
+
+  let drag = null;
+  picture.addEventListener("pointerdown", (e) => { drag = [e.clientX, view.from, view.to]; root.focus({ preventScroll: true }); });
+  picture.addEventListener("pointermove", (e) => {
+    if (!drag || !e.buttons) return;
+    const by = ((e.clientX - drag[0]) / picture.clientWidth) * (960 / PLOT) * (drag[2] - drag[1]);
+    look(drag[1] - by, drag[2] - by);
+  });
+  picture.addEventListener("wheel", (e) => {
+    if (!e.ctrlKey) return;
+    e.preventDefault();
+    const share = (e.offsetX * (960 / picture.clientWidth) - SIDE) / PLOT;
+    zoom(e.deltaY > 0 ? 1.25 : 0.8, view.from + share * (view.to - view.from));
+  }, { passive: false });
+  picture.addEventListener("mouseover", (e) => e.target.dataset?.i && choose(+e.target.dataset.i, +e.target.dataset.n));
+  draw();
+}
+
+export default { render };

@@ -1,0 +1,43 @@
+"""Small words that all views say the same way: sizes, times, lists of ranks, names of files. Knows nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import PurePath
+
+from dtcourse.events import Line
+
+
+def size(count: int) -> str:
+    """Bytes in words: `96 B`, `12.35 kB`, `1.5 MB`."""
+    if count < 10_000:
+        return f"{count:,} B"
+    power = min(int(math.log10(count) // 3), 3)
+    return f"{count / 1000**power:.4g} {('kB', 'MB', 'GB')[power - 1]}"
+
+
+def ranks(numbers: Iterable[int], world: int | None = None) -> str:
+    """Ranks in words: `all ranks`, `rank 2`, `ranks 0, 1, 3`."""
+    found = sorted(set(numbers))
+    if world is not None and len(found) == world > 1:
+        return "all ranks"
+    return f"rank{'s' if len(found) != 1 else ''} {', '.join(map(str, found))}"
+
+
+def some(parts: list[str], most: int) -> str:
+    """The first `most` of the parts, and how many more there are."""
+    shown = ", ".join(parts[:most])
+    return shown if len(parts) <= most else f"{shown} and {len(parts) - most} more"
+
+
+def file_label(file: str) -> str:
+    """How a reader calls the file: its name, or `cell` for what IPython names after a process and a hash."""
+    if "ipykernel" in file or file.startswith("<ipython"):
+        return "cell"
+    return PurePath(file).name or file
+
+
+def place(line: Line | None) -> str:
+    """`ring.py:14`; empty if the line is not known."""
+    return f"{file_label(line.file)}:{line.number}" if line else ""
