@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dtcourse import raw
 from dtcourse.events import MARK, RECV, REGION, SEND, Event, Line
 
 FORMAT = 1
@@ -162,8 +163,8 @@ class Run:
         def encode(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 name = f"tensors/{len(tensors)}"
-                tensors[name] = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-                return {"tensor": name, "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
+                tensors[name] = raw.to_bytes(value)
+                return {"tensor": name, "dtype": raw.dtype_name(value.dtype), "shape": list(value.shape)}
             if isinstance(value, (list, tuple)):
                 return {type(value).__name__: [encode(v) for v in value]}
             if isinstance(value, dict) and all(isinstance(k, str) for k in value):
@@ -189,8 +190,8 @@ class Run:
             archive.writestr("run.json", json.dumps(document))
             for number, text in enumerate(self.sources.values()):
                 archive.writestr(f"sources/{number}", text)
-            for name, raw in tensors.items():
-                archive.writestr(name, raw)
+            for name, content in tensors.items():
+                archive.writestr(name, content)
         return path
 
     @staticmethod
@@ -217,12 +218,7 @@ def _decode_run(document: dict[str, Any], archive: zipfile.ZipFile) -> Run:
         if not isinstance(value, dict):
             return value
         if "tensor" in value:
-            dtype = getattr(torch, value["dtype"])
-            if not isinstance(dtype, torch.dtype):
-                raise ValueError(f"{value['dtype']} is no dtype")
-            raw = bytearray(archive.read(value["tensor"]))
-            flat = torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
-            return flat.view(dtype).reshape(value["shape"])
+            return raw.from_bytes(archive.read(value["tensor"]), value["dtype"], value["shape"])
         kind, content = next(iter(value.items()))
         if kind == "dict":
             return {k: decode(v) for k, v in content.items()}

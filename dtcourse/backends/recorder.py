@@ -1,0 +1,293 @@
+"""The recorder: a process group that hands every call to the one inside it and writes down what happened.
+
+It is an ordinary `dist.ProcessGroup`: the reader's code, stock DistributedDataParallel, and all else that takes a
+group run through it unchanged. It publishes an operation before it enters it and reads what the others published:
+ranks that disagree get an error instead of an abort, a hang or a wrong sum.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from dtcourse.backends.ledger import Posting
+from dtcourse.backends.recording import Group, Recording, now
+from dtcourse.backends.tape import Column, Kind
+from dtcourse.events import ANY_RANK
+
+Tensors = list[torch.Tensor]
+Enter = Callable[[], dist.Work]  # enters the operation of the inner group
+
+_WRONG_IF_STRIDED = {"all_reduce", "broadcast", "reduce"}
+_FOREVER = timedelta(0)  # what torch takes for "no limit of your own"
+_MAIN_THREAD = threading.main_thread().ident
+
+
+class Recorder(dist.ProcessGroup):
+    """Wraps `inner`, the group called `name` of the global ranks `ranks`."""
+
+    def __init__(self, inner: dist.ProcessGroup, name: str, ranks: tuple[int, ...], recording: Recording) -> None:
+        super().__init__(inner.rank(), inner.size())
+        self.inner, self.recording = inner, recording
+        self._name = name
+        self.group = Group(zlib.crc32(f"{name} {ranks}".encode()), ranks)
+        recording.ledger.join(self.group.number)
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    @property
+    def bound_device_id(self) -> torch.device | None:
+        return self.inner.bound_device_id
+
+    def getBackendName(self) -> str:
+        # not the inner one's: told "gloo", torch would look for gloo's own object behind our back
+        return f"recorded {self.inner.name()}"
+
+    # -- messages -----------------------------------------------------------------------------------------------
+
+    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
+        enter = lambda: self.inner.send(tensors, dst, tag)  # noqa: E731
+        return self._message(Kind.SEND, "send", tensors, self.group.ranks[dst], tag, enter)
+
+    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
+        enter = lambda: self.inner.recv(tensors, src, tag)  # noqa: E731
+        return self._message(Kind.RECV, "recv", tensors, self.group.ranks[src], tag, enter)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
+        enter = lambda: self.inner.recv_anysource(tensors, tag)  # noqa: E731
+        return self._message(Kind.RECV, "recv", tensors, ANY_RANK, tag, enter)
+
+    def _message(self, kind: int, op: str, tensors: Tensors, peer: int, tag: int, enter: Enter) -> dist.Work:
+        recording = self.recording
+        if recording.run is None:
+            return enter()
+        step = 0
+        if kind == Kind.SEND:
+            step = recording.steps_received + 1
+            recording.hold(step)
+        posting = recording.post(kind, op, self.group, peer, step, tensors, tag)
+        return RecordedWork(self, enter(), posting, tensors)
+
+    # -- collectives --------------------------------------------------------------------------------------------
+
+    def _collective(self, op: str, tensors: Tensors, opts: Any, enter: Enter, *, alike: bool = True) -> dist.Work:
+        """`alike`: all ranks have to bring tensors of the same shapes."""
+        recording = self.recording
+        if recording.run is None:
+            return enter()
+        if op in _WRONG_IF_STRIDED and not all(t.is_contiguous() for t in tensors):
+            raise ValueError(f"{op} of a tensor that is not contiguous gives wrong values: pass tensor.contiguous()")
+        root = getattr(opts, "rootRank", -1)
+        reduce_op = opts.reduceOp.op.name if hasattr(opts, "reduceOp") else ""
+        agree_on = op, root, reduce_op, tuple((t.dtype, tuple(t.shape) if alike else ()) for t in tensors)
+        peer = self.group.ranks[root] if root >= 0 else -1
+        step = recording.steps_received + 1
+        recording.hold(step)
+        posting = recording.post(Kind.COLLECTIVE, op, self.group, peer, step, tensors, agree_on=agree_on)
+        if op == "barrier":
+            recording.tape.fill(posting.number, Column.CONTROL, 1)
+        work = RecordedWork(self, enter(), posting, tensors)
+        return work.follow() if getattr(opts, "asyncOp", True) else work
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
+        tensors, opts = _listed(tensors), opts or dist.AllreduceOptions()
+        return self._collective("all_reduce", tensors, opts, lambda: self.inner.allreduce(tensors, opts))
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> dist.Work:
+        return self._collective("all_reduce", tensors, opts, lambda: self.inner.allreduce_coalesced(tensors, opts))
+
+    def broadcast(self, tensors: Any, opts: Any) -> dist.Work:
+        tensors = _listed(tensors)
+        return self._collective("broadcast", tensors, opts, lambda: self.inner.broadcast(tensors, opts))
+
+    def reduce(self, tensors: Any, opts: Any) -> dist.Work:
+        tensors = _listed(tensors)
+        return self._collective("reduce", tensors, opts, lambda: self.inner.reduce(tensors, opts))
+
+    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+        opts = opts or c10d.AllgatherOptions()
+        return self._collective("all_gather", inputs, opts, lambda: self.inner.allgather(outputs, inputs, opts))
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
+        opts = opts or c10d.AllgatherOptions()
+        return self._collective("all_gather", [input], opts, lambda: self.inner.all_gather_single(output, input, opts))
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        opts = opts or c10d.AllgatherOptions()
+        enter = lambda: self.inner.all_gather_single_coalesced(outputs, inputs, opts)  # noqa: E731
+        return self._collective("all_gather", inputs, opts, enter)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
+        return self._collective("gather", inputs, opts, lambda: self.inner.gather(outputs, inputs, opts))
+
+    def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
+        return self._collective("scatter", outputs, opts, lambda: self.inner.scatter(outputs, inputs, opts))
+
+    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> dist.Work:
+        opts = opts or c10d.ReduceScatterOptions()
+        enter = lambda: self.inner.reduce_scatter(outputs, inputs, opts)  # noqa: E731
+        return self._collective("reduce_scatter", [t for listed in inputs for t in listed], opts, enter)
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
+        opts = opts or c10d.ReduceScatterOptions()
+        enter = lambda: self.inner.reduce_scatter_single(output, input, opts)  # noqa: E731
+        return self._collective("reduce_scatter", [input], opts, enter)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        opts = opts or c10d.ReduceScatterOptions()
+        enter = lambda: self.inner.reduce_scatter_single_coalesced(outputs, inputs, opts)  # noqa: E731
+        return self._collective("reduce_scatter", inputs, opts, enter)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        opts = opts or c10d.AllToAllOptions()
+        enter = lambda: self.inner.alltoall(outputs, inputs, opts)  # noqa: E731
+        return self._collective("all_to_all", inputs, opts, enter, alike=False)
+
+    def all_to_all_single(
+        self, output: torch.Tensor, input: torch.Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
+    ) -> dist.Work:
+        opts = opts or c10d.AllToAllOptions()
+        enter = lambda: self.inner.all_to_all_single(output, input, output_sizes, input_sizes, opts)  # noqa: E731
+        return self._collective("all_to_all", [input], opts, enter, alike=False)
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        opts = opts or dist.BarrierOptions()
+        return self._collective("barrier", [], opts, lambda: self.inner.barrier(opts))
+
+    def monitored_barrier(self, *args: Any, **kwargs: Any) -> None:
+        self._collective("barrier", [], None, lambda: self.inner.barrier(dist.BarrierOptions())).wait()
+
+
+def _listed(tensors: Any) -> Tensors:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _hand_on(name: str) -> Callable[..., Any]:
+    def method(self: Recorder, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.inner, name)(*args, **kwargs)
+
+    return method
+
+
+for _name in (
+    "_get_backend", "_get_backend_name", "_get_sequence_number_for_group", "_set_sequence_number_for_group",
+    "_set_group_desc", "_set_group_name", "_set_default_backend", "_start_coalescing", "_end_coalescing",
+    "_wait_for_pending_works", "_enable_collectives_timing", "_has_hooks", "abort", "get_group_store", "name",
+    "set_timeout", "shutdown",
+):  # fmt: skip
+    if hasattr(dist.ProcessGroup, _name):
+        setattr(Recorder, _name, _hand_on(_name))
+
+
+class RecordedWork(dist._Work):
+    """The handle of an operation. Notes when it is waited for, and when it is complete."""
+
+    def __init__(self, group: Recorder, inner: dist.Work, posting: Posting, tensors: Tensors) -> None:
+        super().__init__()
+        self._group, self._inner, self._posting, self._tensors = group, inner, posting, tensors
+        self._run = group.recording.run
+        self._open = True
+
+    def follow(self) -> RecordedWork:
+        """Note the completion also if nobody waits (DistributedDataParallel never does)."""
+        self._inner.get_future().add_done_callback(lambda _: self._complete(wait_from=0))
+        return self
+
+    def wait(self, timeout: timedelta = _FOREVER) -> bool:
+        recording, number = self._group.recording, self._posting.number
+        if self._run is not recording.run or not self._open:
+            return self._inner.wait(timeout)
+        wait_from = now()
+        if threading.get_ident() != _MAIN_THREAD:
+            recording.tape.fill(number, Column.ASIDE, 1)
+        recording.tape.fill(number, Column.WAIT_FROM, wait_from)
+        done = self._inner.wait(timeout)
+        self._complete(wait_from)
+        return done
+
+    def _complete(self, wait_from: int) -> None:
+        recording, posting = self._group.recording, self._posting
+        if self._run is not recording.run:
+            return
+        with recording.lock:
+            first, self._open = self._open, False
+        if not first:
+            if wait_from:
+                recording.tape.fill(posting.number, Column.WAIT_FROM, wait_from)
+                recording.tape.fill(posting.number, Column.WAIT_TO, now())
+            return
+        if posting.peer == ANY_RANK:
+            sender = self._group.group.ranks[self._inner._source_rank()]
+            recording.tape.fill(posting.number, Column.PEER, sender)
+            recording.ledger.heard(posting, sender)
+        recording.ended(posting, wait_from, self._tensors)
+
+    def is_completed(self) -> bool:
+        return self._inner.is_completed()
+
+    def get_future(self) -> torch.futures.Future:
+        return self._inner.get_future()
+
+    def result(self) -> Tensors:
+        return self._inner.result()
+
+    def exception(self) -> Any:
+        return self._inner.exception()
+
+    def is_success(self) -> bool:
+        return self._inner.is_success()
+
+    def synchronize(self) -> None:
+        self._inner.synchronize()
+
+    def source_rank(self) -> int:
+        return self._inner._source_rank()
+
+    _source_rank = source_rank
+
+
+def record_all_groups(recording: Recording) -> None:
+    """From now on, every process group made in this process is made with a recorder around it."""
+    make = c10d._new_process_group_helper
+
+    def make_recorded(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        group, store = make(*args, **kwargs)
+        if group is dist.GroupMember.NON_GROUP_MEMBER or isinstance(group, Recorder):
+            return group, store
+        ranks = kwargs.get("global_ranks_in_group", args[2] if len(args) > 2 else ())
+        name = c10d._world.pg_names[group]
+        recorder = Recorder(group, name, tuple(ranks) or tuple(range(group.size())), recording)
+        _replace_in_world(group, recorder, name)
+        return recorder, store
+
+    c10d._new_process_group_helper = make_recorded
+
+
+def _replace_in_world(group: dist.ProcessGroup, recorder: Recorder, name: str) -> None:
+    """Put the recorder into torch's tables, where the group was."""
+    world = c10d._world
+    for table in (world.pg_map, world.pg_names, world.pg_backend_config, world.pg_to_tag):
+        table[recorder] = table.pop(group)
+    for groups in world.tags_to_pg.values():
+        groups[:] = [recorder if g is group else g for g in groups]
+    c10d._unregister_process_group(name)
+    c10d._register_process_group(name, recorder)

@@ -1,0 +1,252 @@
+"""What one rank records: its tape, its view of the others' tapes, the reader's regions, and the count of steps.
+
+An event must cost microseconds, so the part of a row that is the same each time (name, group, peer, sizes, line)
+is made once and copied.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed import distributed_c10d as c10d
+
+from dtcourse.backends.ledger import Ledger, Posting
+from dtcourse.backends.tape import WIDTH, Column, Files, Kind, Reader, Writer
+from dtcourse.errors import MismatchError
+from dtcourse.raw import dtype_name
+
+now = time.perf_counter_ns
+
+_NOT_THE_READERS = (
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(__file__) + os.sep,
+    os.path.dirname(os.__file__) + os.sep,
+    os.path.realpath(os.path.dirname(os.__file__)) + os.sep,
+    "<frozen",
+)
+
+
+def is_readers(file: str) -> bool:
+    """Whether a source file is the reader's own, or an algorithm, and not torch, Python or the recorder."""
+    return not file.startswith(_NOT_THE_READERS)
+
+
+class Group(NamedTuple):
+    """A process group, as the tapes know it."""
+
+    number: int  # the same on all its ranks
+    ranks: tuple[int, ...]  # global
+
+
+class Recording:
+    """The record of one rank. One object lives as long as the process; `rewind` begins a run."""
+
+    def __init__(self, rank: int, tapes: list[Files], gate: int) -> None:
+        self.rank = rank
+        self.tape = Writer(tapes[rank])
+        self.ledger = Ledger([Reader(files) for files in tapes], me=rank)
+        self.lock = threading.Lock()
+        self._gate = gate
+        self._readers_code: dict[CodeType, bool] = {}
+        self.rewind()
+        self.run: object | None = None  # nothing is recorded between runs
+
+    def rewind(self, watched: tuple[torch.Tensor, ...] | None = None, held: bool = False) -> None:
+        """Begin a run. `watched`: keep payloads, and these tensors at each call. `held`: ask the gate for each step."""
+        self.run = object()  # a late completion of an earlier run has another one
+        self.tape.rewind()
+        self.ledger.rewind()
+        self.pending = 0
+        self.steps_received = 0  # the highest step among completed receives
+        self._watched = watched
+        self._held = held
+        self._rows: dict[tuple, list[int]] = {}
+        self._sequences: dict[tuple, int] = {}
+        self._regions: list[dict[str, Any]] = []
+        self._labels = 0
+
+    # -- operations ---------------------------------------------------------------------------------------------
+
+    def post(
+        self,
+        kind: int,
+        op: str,
+        group: Group,
+        peer: int,
+        step: int,
+        tensors: list[torch.Tensor],
+        tag: int = 0,
+        agree_on: Any = None,
+    ) -> Posting:
+        """Publish an operation, and compare it with what the other ranks have published.
+
+        `agree_on`: what, besides the operation itself, has to be equal on all ranks. Raises RanksDisagree.
+        """
+        code, line, control = self._line()
+        alike = kind, op, group, peer, tag, agree_on, code, line, control, self._labels
+        alike += tuple((t.dtype, t.shape) for t in tensors)
+        row = self._rows.get(alike)
+        if row is None:
+            row = self._rows[alike] = self._operation(kind, op, group, peer, tensors, tag, agree_on, code, line)
+        row = row.copy()
+        row[Column.CONTROL] |= control
+        row[Column.STEP] = step
+        row[Column.SEQUENCE] = self._next((kind, group.number, peer, tag) if kind != Kind.COLLECTIVE else group)
+        if self._watched is not None:
+            row[Column.ARGUMENTS] = self.tape.tensors(self._watched)
+            row[Column.PAYLOAD] = 0 if kind == Kind.RECV else self.tape.tensors(tensors)
+        posting = Posting(self.rank, self.append(row), row)
+        self.pending += 1
+        self._compare(posting, group.ranks if kind == Kind.COLLECTIVE else (peer,))
+        return posting
+
+    def _operation(
+        self, kind: int, op: str, group: Group, peer: int, tensors: list[torch.Tensor], tag: int, agree_on: Any,
+        code: CodeType | None, line: int,
+    ) -> list[int]:  # fmt: skip
+        described = [[dtype_name(t.dtype), list(t.shape)] for t in tensors]
+        what = [op, peer, described] if kind == Kind.COLLECTIVE else sorted({d[0] for d in described})
+        row = self._row(kind, op, code, line)
+        row[Column.GROUP] = group.number
+        row[Column.MEMBERS] = self.tape.text(json.dumps(group.ranks))
+        row[Column.SIZE] = len(group.ranks)
+        row[Column.PEER] = peer
+        row[Column.TAG] = tag
+        row[Column.BYTES] = sum(t.numel() * t.element_size() for t in tensors)
+        row[Column.ELEMENTS] = sum(t.numel() for t in tensors)
+        row[Column.SIGNATURE] = zlib.crc32(repr(what if agree_on is None else agree_on).encode())
+        row[Column.TENSOR] = self.tape.text(json.dumps(described))
+        return row
+
+    def _compare(self, posting: Posting, others: Sequence[int]) -> None:
+        ledger = self.ledger
+        ledger.add(posting)
+        for other in others:
+            if other >= 0 and other != self.rank:
+                ledger.read(other)
+        if ledger.disagreements:
+            first, second = ledger.disagreements[0]
+            raise RanksDisagree((first.rank, first.number), (second.rank, second.number))
+
+    def ended(self, posting: Posting, wait_from: int, received: list[torch.Tensor]) -> None:
+        """The operation is complete. Called once for each."""
+        at, row = now(), posting.row
+        if posting.kind == Kind.RECV:
+            self.ledger.read(posting.peer)  # the send was posted before, so by now the receive has its partner
+            if send := posting.partner:
+                self.steps_received = max(self.steps_received, send.step)
+                row[Column.STEP], row[Column.SEQUENCE] = send.step, send.sequence
+            if self._watched is not None:
+                row[Column.PAYLOAD] = self.tape.tensors(received)
+        self.tape.finish(
+            posting.number, row[Column.SEQUENCE], row[Column.STEP], row[Column.PAYLOAD],
+            wait_from, at if wait_from else 0, at,
+        )  # fmt: skip
+        with self.lock:
+            self.pending -= 1
+
+    def _next(self, key: tuple) -> int:
+        number = self._sequences.get(key, 0)
+        self._sequences[key] = number + 1
+        return number
+
+    def append(self, row: list[int]) -> int:
+        """Stamp the row with the time and publish it; its number."""
+        with self.lock:
+            row[Column.POSTED] = now()
+            return self.tape.append(row)
+
+    def _row(self, kind: int, op: str, code: CodeType | None, line: int) -> list[int]:
+        row = [0] * WIDTH
+        row[Column.KIND] = kind
+        row[Column.OP] = self.tape.text(op)
+        row[Column.PEER] = -1
+        row[Column.LABELS] = self._labels
+        if code:
+            row[Column.LINE] = self.tape.text(json.dumps([code.co_filename, line, code.co_name]))
+        return row
+
+    def _line(self) -> tuple[CodeType | None, int, bool]:
+        """The innermost frame of the reader, and whether torch got here through an object collective."""
+        frame, control, known = sys._getframe(2), False, self._readers_code
+        while frame is not None:
+            code = frame.f_code
+            if code not in known:
+                known[code] = is_readers(code.co_filename)
+            if known[code]:
+                return code, frame.f_lineno, control
+            control = control or ("object" in code.co_name and code.co_filename == c10d.__file__)
+            frame = frame.f_back
+        return None, 0, control
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    def hold(self, step: int) -> None:
+        """In a held run: stand still until the reader's process lets the ranks take `step`."""
+        if self._held and self._allowed() < step:
+            row = self._row(Kind.HELD, "held", *self._line()[:2])
+            row[Column.STEP] = step
+            number = self.append(row)
+            while self._allowed() < step:
+                time.sleep(0.002)
+            self.tape.fill(number, Column.ENDED, now())
+
+    def _allowed(self) -> int:
+        return int.from_bytes(os.pread(self._gate, 8, 0), sys.byteorder)
+
+    def returned(self) -> None:
+        """The function has returned: in a watched run, keep how its tensors stand."""
+        if self._watched is not None:
+            row = self._row(Kind.RETURN, "return", None, 0)
+            row[Column.STEP] = self.steps_received + 1
+            row[Column.ARGUMENTS] = self.tape.tensors(self._watched)
+            self._instant(row)
+
+    # -- what the reader adds (`dtcourse.events.Sink`) -------------------------------------------------------------
+
+    @contextmanager
+    def region(self, name: str, labels: dict[str, Any]) -> Iterator[None]:
+        before = self._labels
+        self._regions.append(labels)
+        self._labels = self._joined_labels({})
+        run, number = self.run, self.append(self._row(Kind.REGION, name, *self._line()[:2]))
+        try:
+            yield
+        finally:
+            if run is self.run:
+                self.tape.fill(number, Column.ENDED, now())
+                self._regions.pop()
+                self._labels = before
+
+    def mark(self, name: str, values: dict[str, Any]) -> None:
+        row = self._row(Kind.MARK, name, *self._line()[:2])
+        row[Column.LABELS] = self._joined_labels(values)
+        self._instant(row)
+
+    def _joined_labels(self, values: dict[str, Any]) -> int:
+        joined = {name: value for labels in (*self._regions, values) for name, value in labels.items()}
+        return self.tape.text(json.dumps(joined)) if joined else 0
+
+    def _instant(self, row: list[int]) -> None:
+        self.tape.fill(self.append(row), Column.ENDED, now())
+
+
+class RanksDisagree(MismatchError):
+    """Raised in a rank. The reader's process puts it into words: it can read all tapes."""
+
+    def __init__(self, first: tuple[int, int], second: tuple[int, int]) -> None:
+        super().__init__(f"rank {first[0]} and rank {second[0]} disagree on what they do together")
+        self.first, self.second = first, second
+
+    def __reduce__(self) -> tuple:
+        return RanksDisagree, (self.first, self.second)

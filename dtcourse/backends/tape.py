@@ -1,0 +1,224 @@
+"""The tape: what a rank did, written where the others and the reader's process can read it at any moment.
+
+A tape is two anonymous files. `records` holds rows of 64-bit integers, a row per event; columns that are not known
+yet are zero and are filled in later. `reel` holds what does not fit into an integer: texts and payloads. They are
+files and not pipes so that a rank's record outlives the rank, and so that a rank that hangs in a library call can
+still be read. They have no name: nobody else can open them, and they vanish with the last process that holds them.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import tempfile
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dtcourse import raw
+
+
+class Column:
+    """The columns of a row. References are into the reel; 0 is "nothing"."""
+
+    OP = 0  # reference to a text
+    GROUP = 1  # a number that all ranks of the group share
+    MEMBERS = 2  # reference to JSON: global ranks
+    SIZE = 3  # how many members
+    PEER = 4  # global rank; -1: none
+    TAG = 5
+    BYTES = 6
+    ELEMENTS = 7
+    SIGNATURE = 8  # two ranks agree if this is equal
+    TENSOR = 9  # reference to JSON: [dtype, shape] of each tensor
+    LINE = 10  # reference to JSON: file, line, function
+    LABELS = 11  # reference to JSON
+    CONTROL = 12  # 1: a barrier, or part of an object collective
+    ARGUMENTS = 13  # reference to packed tensors
+    ASIDE = 14  # 1: waited for by another thread than the main one
+    POSTED = 15
+    # from here to ENDED known only at the end: neighbours, so that they are written together
+    SEQUENCE = 16
+    STEP = 17
+    PAYLOAD = 18  # reference to packed tensors
+    WAIT_FROM = 19
+    WAIT_TO = 20
+    ENDED = 21
+    # the last number to be stored: whoever sees it sees the whole row
+    KIND = 22  # one of `Kind`; 0: the row is not there yet
+
+
+class Kind:
+    """What a row tells of."""
+
+    SEND = 1
+    RECV = 2
+    COLLECTIVE = 3
+    REGION = 4
+    MARK = 5
+    RETURN = 6
+    HELD = 7  # the rank stands still until it may take this step
+
+
+WIDTH = 23
+_ROW = struct.Struct(f"@{WIDTH}q")  # native: a number is stored in one go, so nobody reads half of it
+_ONE = struct.Struct("@q")
+_LAST = struct.Struct(f"@{Column.ENDED - Column.SEQUENCE + 1}q")
+_LENGTH_BITS = 24
+MAX_BLOB = (1 << _LENGTH_BITS) - 1  # bytes of one text or payload
+MAX_ROWS = 2_000_000
+_RECORDS_SIZE = MAX_ROWS * _ROW.size  # the file is sparse: only what is written takes memory
+
+
+def anonymous_file() -> int:
+    """A descriptor of a new file without a name."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("dtcourse")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+@dataclass(frozen=True)
+class Files:
+    """The two descriptors of a rank's tape."""
+
+    records: int
+    reel: int
+
+    @staticmethod
+    def create() -> Files:
+        files = Files(anonymous_file(), anonymous_file())
+        files.erase()
+        return files
+
+    def erase(self) -> None:
+        os.ftruncate(self.records, 0)
+        os.ftruncate(self.records, _RECORDS_SIZE)
+        os.ftruncate(self.reel, 0)
+
+    def close(self) -> None:
+        os.close(self.records)
+        os.close(self.reel)
+
+
+class Writer:
+    """The rank's own end."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._memory = mmap.mmap(files.records, _RECORDS_SIZE)
+        self._texts: dict[str, int] = {}
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Begin again, after somebody has erased the files."""
+        self.rows = 0
+        self._reel_end = 1  # so that no reference is 0
+        self._texts.clear()
+
+    def append(self, row: list[int]) -> int:
+        """Write a row; its number."""
+        number = self.rows
+        if number >= MAX_ROWS:
+            raise RuntimeError(f"a run records at most {MAX_ROWS:,} events a rank: make the run shorter")
+        self.rows += 1
+        _ROW.pack_into(self._memory, number * _ROW.size, *row)
+        return number
+
+    def fill(self, number: int, column: int, value: int) -> None:
+        """Set one column of a row."""
+        _ONE.pack_into(self._memory, number * _ROW.size + column * 8, value)
+
+    def finish(self, number: int, *values: int) -> None:
+        """Set the last columns of a row, from SEQUENCE to ENDED."""
+        _LAST.pack_into(self._memory, number * _ROW.size + Column.SEQUENCE * 8, *values)
+
+    def text(self, text: str) -> int:
+        """Keep a text, once; a reference to it."""
+        reference = self._texts.get(text)
+        if reference is None:
+            reference = self._texts[text] = self.blob(text.encode())
+        return reference
+
+    def blob(self, content: bytes) -> int:
+        """Keep some bytes; a reference to them."""
+        if len(content) > MAX_BLOB:
+            raise ValueError(
+                f"a watched run keeps every tensor it sees, and {len(content):,} bytes is more than it can keep at "
+                f"once ({MAX_BLOB:,}): watch a smaller tensor"
+            )
+        reference = self._reel_end << _LENGTH_BITS | len(content)
+        os.pwrite(self._files.reel, content, self._reel_end)
+        self._reel_end += len(content)
+        return reference
+
+    def tensors(self, tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> int:
+        """Keep tensors as they are now; a reference to them."""
+        return self.blob(raw.pack(tensors)) if tensors else 0
+
+
+class Reader:
+    """Anybody's view of a rank's tape."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def rows(self, start: int) -> list[tuple[int, ...]]:
+        """The rows from number `start` on that are there."""
+        found, portion = [], 2
+        while True:
+            content = os.pread(self._files.records, portion * _ROW.size, (start + len(found)) * _ROW.size)
+            for row in _ROW.iter_unpack(content):
+                if row[Column.KIND] == 0:
+                    return found
+                found.append(row)
+            if not content:
+                return found
+            portion = 256
+
+    def row(self, number: int) -> tuple[int, ...]:
+        """One row, as it is now."""
+        return _ROW.unpack(os.pread(self._files.records, _ROW.size, number * _ROW.size))
+
+    def blob(self, reference: int) -> bytes:
+        offset, length = reference >> _LENGTH_BITS, reference & MAX_BLOB
+        return os.pread(self._files.reel, length, offset) if reference else b""
+
+    def text(self, reference: int) -> str:
+        return self.blob(reference).decode()
+
+    def json(self, reference: int):  # noqa: ANN201 - whatever was written
+        return json.loads(self.blob(reference)) if reference else None
+
+    def copy(self) -> Recorded:
+        """All of it, as bytes, for good."""
+        rows = len(self.rows(0))
+        reel = os.fstat(self._files.reel).st_size
+        return Recorded(_read_all(self._files.records, rows * _ROW.size), _read_all(self._files.reel, reel))
+
+
+def _read_all(fd: int, size: int) -> bytes:
+    parts, at = [], 0
+    while at < size and (part := os.pread(fd, min(size - at, 1 << 26), at)):
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A rank's tape, copied."""
+
+    records: bytes
+    reel: bytes
+
+    def table(self) -> np.ndarray:
+        """All rows, shape (events, columns)."""
+        return np.frombuffer(self.records, dtype=np.int64).reshape(-1, WIDTH)
+
+    def blob(self, reference: int) -> bytes:
+        offset, length = reference >> _LENGTH_BITS, reference & MAX_BLOB
+        return self.reel[offset : offset + length] if reference else b""

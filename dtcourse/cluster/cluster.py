@@ -1,0 +1,211 @@
+"""`Cluster`: starts ranks on this machine, runs functions on them, and returns what really happened as a `Run`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from dtcourse.cluster import explain, record
+from dtcourse.cluster.crew import Crew
+from dtcourse.cluster.live import Live
+from dtcourse.cluster.rank import Order
+from dtcourse.cluster.shipping import Shipper
+from dtcourse.cluster.supervise import Ending, Outcome, Supervisor
+from dtcourse.errors import Deadlock, MismatchError, RankDied, RankError, RunError, RunTimeout
+from dtcourse.run import Run
+
+MAX_WORLD = 64
+_FREE = (1 << 62).to_bytes(8, sys.byteorder)  # a gate that holds nobody
+
+
+class Cluster:
+    """`world_size` ranks, kept between runs.
+
+    device    "auto" or "cpu": where the ranks' tensors live
+    backend   "auto" or "gloo": the torch.distributed backend, under the recorder
+    timeout   seconds that a run may take; None: as long as it likes
+
+    Use it as it is, or with `with`. `close()` ends the ranks, and so does the end of this process, however it comes.
+    """
+
+    _latest: weakref.ref[Cluster] | None = None
+
+    def __init__(
+        self, world_size: int, device: str = "auto", backend: str = "auto", timeout: float | None = None
+    ) -> None:
+        if not isinstance(world_size, int) or not 1 <= world_size <= MAX_WORLD:
+            raise ValueError(f"a cluster has 1 to {MAX_WORLD} ranks, not {world_size!r}")
+        if device not in ("auto", "cpu"):
+            raise ValueError(f'device is "auto" or "cpu", not {device!r}')
+        if backend not in ("auto", "gloo"):
+            raise ValueError(f'backend is "auto" or "gloo", not {backend!r}')
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
+        self.world_size, self.device, self.backend, self.timeout = world_size, "cpu", "gloo", timeout
+        self.last_run: Run | None = None  # of the latest run, also if it failed
+        self._shipper = Shipper()
+        self._busy = threading.Lock()
+        self._crew = Crew(world_size, self.backend)
+        Cluster._latest = weakref.ref(self)
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    def run(self, function: Callable[..., Any], *args: Any, watch: bool = False, **kwargs: Any) -> Run:
+        """Run `function(*args, **kwargs)` on every rank, and wait for all.
+
+        `per_rank([...])` among the arguments gives each rank its own. `watch=True` keeps what every message held and
+        how the tensor arguments stood at each call: for `run.player()`.
+
+        Raises RankError, Deadlock, MismatchError, RankDied or RunTimeout; each carries the record as `error.run`, and
+        the cluster is ready again. Raises TypeError if the function or an argument cannot be sent to a rank.
+        """
+        return self._run(function, args, kwargs, Order.WATCH if watch else 0)
+
+    def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Live:
+        """Start a watched run whose ranks stand still before each step; returns at once.
+
+        `live.player()` steps it, and so does `live.advance()`; `live.finish()` lets the ranks go on to the end.
+        """
+        requests = self._shipper.pack(function, args, kwargs, self.world_size)
+        self._claim()
+        self._set_gate(0)
+        supervisor = self._send(requests, Order.WATCH | Order.HELD)
+        live = Live(self._crew, supervisor, self._set_gate, lambda outcome: self._settle(function, supervisor, outcome))
+        live.start(self._busy)
+        return live
+
+    def _run(self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any], order: int) -> Run:
+        requests = self._shipper.pack(function, args, kwargs, self.world_size)
+        self._claim()
+        try:
+            supervisor = self._send(requests, order)
+            return self._settle(function, supervisor, supervisor.supervise())
+        finally:
+            self._busy.release()
+
+    def _claim(self) -> None:
+        if not self._crew.open:
+            raise RuntimeError("this cluster is closed: make a new one with Cluster(...)")
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("the ranks are busy with another run: finish() or stop() it first")
+        if not self._crew.members:
+            self._crew.start()
+
+    def _send(self, requests: list[bytes], order: int) -> Supervisor:
+        crew = self._crew
+        for files, reader in zip(crew.tapes, crew.readers, strict=True):
+            if reader.rows(0):
+                files.erase()
+        supervisor = Supervisor(crew, self.timeout)
+        for member, request in zip(crew.members, requests, strict=True):
+            with contextlib.suppress(ConnectionError):  # the rank is dead, as the supervisor will see
+                member.connection.send_bytes(bytes([order]) + request)
+        return supervisor
+
+    def _set_gate(self, step: int | None) -> None:
+        os.pwrite(self._crew.gate, _FREE if step is None else step.to_bytes(8, sys.byteorder), 0)
+
+    # -- what came of it ----------------------------------------------------------------------------------------
+
+    def _settle(self, function: Callable[..., Any], supervisor: Supervisor, outcome: Outcome) -> Run:
+        """The run, or its error; and ranks that are ready again."""
+        error = self._error(supervisor, outcome)
+        run = self._record(function, outcome, error)
+        self.last_run = run
+        self._restore(supervisor, outcome)
+        if error is not None:
+            if isinstance(error, RunError):
+                error.run = run
+            raise error
+        return run
+
+    def _record(self, function: Callable[..., Any], outcome: Outcome, error: BaseException | None) -> Run:
+        tapes = [reader.copy() for reader in self._crew.readers]
+        results: list[Any] = [None] * self.world_size
+        for rank, answer in outcome.answers.items():
+            if answer.result is not None:
+                results[rank] = pickle.loads(answer.result)
+        return Run(
+            self.world_size,
+            function=getattr(function, "__name__", type(function).__name__),
+            results=results,
+            events=record.reads_events(tapes) if any(t.records for t in tapes) else [],
+            outputs=outcome.outputs,
+            sources=record.source_texts(tapes),
+            seconds=outcome.seconds,
+            backend=self.backend,
+            failure=f"{type(error).__name__}: {str(error).splitlines()[0]}" if error else None,
+        )
+
+    def _error(self, supervisor: Supervisor, outcome: Outcome) -> BaseException | None:
+        failures = {rank: a.failure for rank, a in outcome.answers.items() if a.failure}
+        for failure in failures.values():
+            if failure.disagree:
+                return MismatchError(explain.mismatch(failure.disagree, self._crew.readers))
+        if outcome.ending is Ending.STOPPED:
+            at = [f"rank {r}: {explain.stopped_at(f)}" for r, f in failures.items()]
+            return KeyboardInterrupt("\n  ".join(["the run was stopped", *at]))
+        if outcome.ending is Ending.DIED:
+            rank = outcome.dead[0]
+            return RankDied(explain.death(rank, self._crew.end().get(rank)), rank=rank)
+        if outcome.ending is Ending.DEADLOCK:
+            return self._deadlock(supervisor, outcome)
+        if outcome.ending is Ending.TIMEOUT:
+            return RunTimeout(explain.timeout(self.timeout, supervisor.running, supervisor.watch))
+        if outcome.ending is Ending.FAILED:
+            rank, failure = next(iter(failures.items()))
+            also = [r for r, f in failures.items() if r != rank and (f.kind, f.message) == (failure.kind, failure.message)]
+            return RankError(explain.failure(rank, failure, also, sorted(supervisor.running)), rank=rank)
+        return None
+
+    def _deadlock(self, supervisor: Supervisor, outcome: Outcome) -> Deadlock:
+        returned, readers = set(outcome.answers), self._crew.readers
+        computing = set(supervisor.running) - set(outcome.stuck)
+        waits = [(r, explain.short(w, readers[r]), w.needs) for r, w in sorted(outcome.stuck.items())]
+        text = explain.deadlock(outcome.stuck, returned, computing, readers)
+        return Deadlock(text, waits=waits, returned=frozenset(returned))
+
+    def _restore(self, supervisor: Supervisor, outcome: Outcome) -> None:
+        """Keep the ranks if they are all at rest; otherwise start new ones."""
+        clean = not supervisor.running and not outcome.dead
+        if clean and (outcome.ending is not Ending.ANSWERED or any(a.pending for a in outcome.answers.values())):
+            supervisor.watch.look()
+            clean = not supervisor.watch.unfinished()
+            if not clean and outcome.ending is Ending.ANSWERED:
+                print(explain.left_over(supervisor.watch), file=sys.stderr)
+        if not clean:
+            self._crew.start()
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the ranks."""
+        if self._crew.open:
+            self._crew.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _table(self) -> list[tuple[int, str, str, int]]:
+        return [(m.rank, self.device, self.backend, m.pid) for m in self._crew.members] if self._crew.open else []
+
+    def __repr__(self) -> str:
+        if not self._crew.open:
+            return f"<Cluster of {self.world_size} ranks, closed>"
+        rows = [f"  rank {rank}  {device}  {backend}  pid {pid}" for rank, device, backend, pid in self._table()]
+        return "\n".join([f"<Cluster of {self.world_size} ranks>", *rows])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr>{''.join(f'<td>{value}</td>' for value in row)}</tr>" for row in self._table())
+        head = "<tr><th>rank</th><th>device</th><th>backend</th><th>pid</th></tr>"
+        return f"<table>{head}{rows}</table>" if rows else f"<em>cluster of {self.world_size} ranks, closed</em>"

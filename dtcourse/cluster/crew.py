@@ -1,0 +1,140 @@
+"""The crew: the rank processes of a cluster, from their start to their end, and the ways to talk to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import weakref
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from dtcourse.backends.tape import Files, Reader, anonymous_file
+from dtcourse.cluster.forkserver import ForkServer
+from dtcourse.errors import RankDied
+
+
+@dataclass(eq=False)
+class Member:
+    """One rank, seen from the reader's process."""
+
+    rank: int
+    pid: int
+    connection: Connection
+    output: int  # what it prints; never blocks
+    stack: int  # a file into which it writes where it is, when asked
+
+
+class Crew:
+    """`world_size` ranks, joined in a process group of `backend`. Raises RankDied if they cannot be started."""
+
+    def __init__(self, world_size: int, backend: str) -> None:
+        self.world_size, self.backend = world_size, backend
+        self.tapes = [Files.create() for _ in range(world_size)]
+        self.readers = [Reader(files) for files in self.tapes]
+        self.gate = anonymous_file()
+        self.folder = tempfile.mkdtemp(prefix="dtcourse-")  # of mode 0700
+        self.members: list[Member] = []
+        self.selector = selectors.DefaultSelector()
+        self._server = ForkServer.shared()
+        self._server.guard(self.folder)
+        self._starts = 0
+        self._end = weakref.finalize(self, _end, self._server, self.members, self.tapes, self.gate, self.folder)
+        self.start()
+
+    def start(self) -> None:
+        """Start the ranks, in place of any there are."""
+        self.end()
+        if not self._server.alive():
+            self._server = ForkServer.shared()
+            self._server.guard(self.folder)
+        self._starts += 1
+        store = os.path.join(self.folder, f"store-{self._starts}")
+        for rank in range(self.world_size):
+            self.members.append(self._fork(rank, store))
+        for member in self.members:
+            self._await_ready(member)
+            self.selector.register(member.connection, selectors.EVENT_READ, (member, "answer"))
+            self.selector.register(member.output, selectors.EVENT_READ, (member, "output"))
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(self.folder, f"store-{self._starts - 1}"))
+
+    def _fork(self, rank: int, store: str) -> Member:
+        mine, theirs = socket.socketpair()
+        output, their_output = os.pipe()
+        os.set_blocking(output, False)
+        stack = anonymous_file()
+        fds = (theirs.fileno(), their_output, stack, self.gate, *(fd for t in self.tapes for fd in (t.records, t.reel)))
+        arguments = {
+            "rank": rank,
+            "world_size": self.world_size,
+            "store": store,
+            "backend": self.backend,
+            "folder": os.getcwd(),
+            "path": sys.path,
+            "environ": dict(os.environ),
+        }
+        try:
+            pid = self._server.fork(arguments, fds)
+        finally:
+            theirs.close()
+            os.close(their_output)
+        return Member(rank, pid, Connection(mine.detach()), output, stack)
+
+    def _await_ready(self, member: Member) -> None:
+        try:
+            member.connection.recv()
+        except (EOFError, ConnectionError):
+            with contextlib.suppress(BlockingIOError):
+                said = os.read(member.output, 1 << 16).decode(errors="replace")
+            self.end()
+            raise RankDied(f"rank {member.rank} did not start. It said:\n{said}", rank=member.rank) from None
+
+    def end(self) -> dict[int, int]:
+        """End all ranks; how each ended (a wait status), by rank."""
+        statuses = _end_members(self._server, self.members, self.selector)
+        self.members.clear()
+        return statuses
+
+    def interrupt(self, member: Member) -> None:
+        """What the stop button does to a program."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(member.pid, signal.SIGINT)
+
+    def close(self) -> None:
+        self.end()
+        self._end()
+
+    @property
+    def open(self) -> bool:
+        return self._end.alive
+
+
+def _end_members(server: ForkServer, members: list[Member], selector: selectors.BaseSelector | None) -> dict[int, int]:
+    by_pid: dict[int, int] = {}
+    with contextlib.suppress(EOFError, OSError):  # a server that is gone has ended its ranks
+        by_pid = server.end([m.pid for m in members]) if members else {}
+    for member in members:
+        if selector:
+            for fileobj in (member.connection, member.output):
+                with contextlib.suppress(KeyError, ValueError):
+                    selector.unregister(fileobj)
+        member.connection.close()
+        os.close(member.output)
+        os.close(member.stack)
+    return {m.rank: by_pid[m.pid] for m in members if m.pid in by_pid}
+
+
+def _end(server: ForkServer, members: list[Member], tapes: list[Files], gate: int, folder: str) -> None:
+    """Leave nothing behind. A function of the module: a finalizer must not hold the crew it ends."""
+    _end_members(server, members, None)
+    members.clear()
+    for files in tapes:
+        files.close()
+    os.close(gate)
+    shutil.rmtree(folder, ignore_errors=True)

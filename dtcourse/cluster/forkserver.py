@@ -1,0 +1,178 @@
+"""The fork server: a small process that has torch loaded and makes ranks by forking itself.
+
+The reader's process (often a notebook kernel full of threads) is never forked. The server runs no code of the
+reader's, so it is always there to end the ranks: when it is told to, or when the reader's process is gone,
+however it went. `main` is the server; `ForkServer` is the way to talk to it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import os
+import pickle
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any
+
+_HEADER = 8  # bytes: length of the pickled message that follows
+
+
+def _receive(sock: socket.socket) -> tuple[Any, list[int]]:
+    """The next message, and the descriptors that came with it."""
+    header, fds, _, _ = socket.recv_fds(sock, _HEADER, 253)
+    while 0 < len(header) < _HEADER:
+        header += sock.recv(_HEADER - len(header))
+    size, body = int.from_bytes(header, "big"), b""
+    if not header:
+        raise EOFError
+    while len(body) < size:
+        if not (part := sock.recv(size - len(body))):
+            raise EOFError
+        body += part
+    return pickle.loads(body), fds
+
+
+def _send(sock: socket.socket, message: Any, fds: tuple[int, ...] = ()) -> None:
+    body = pickle.dumps(message)
+    socket.send_fds(sock, [len(body).to_bytes(_HEADER, "big")], fds)
+    sock.sendall(body)
+
+
+class ForkServer:
+    """The reader's end. One server serves all clusters of a process."""
+
+    _shared: ForkServer | None = None
+    _creating = threading.Lock()
+
+    @classmethod
+    def shared(cls) -> ForkServer:
+        """The server of this process, started if there is none."""
+        with cls._creating:
+            if cls._shared is None or not cls._shared.alive():
+                cls._shared = ForkServer()
+            return cls._shared
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+        self._sock, theirs = socket.socketpair()
+        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        # idle threads of numpy's library would be forked along, to no use
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": _prepend(root)}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", "from dtcourse.cluster.forkserver import main; main()", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C in the terminal is for the reader's process alone
+                env=environment,
+            )
+        atexit.register(self.close)
+
+    def alive(self) -> bool:
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def fork(self, arguments: dict[str, Any], fds: tuple[int, ...]) -> int:
+        """Make a rank: `rank.serve(fds, **arguments)` in a new process. Its process number."""
+        return self._ask(("fork", arguments), fds)
+
+    def end(self, pids: list[int]) -> dict[int, int]:
+        """Kill these ranks and all they started. Their wait statuses: how each ended, or had ended before."""
+        return self._ask(("end", pids))
+
+    def guard(self, folder: str) -> None:
+        """Remove this folder when the reader's process ends."""
+        self._ask(("guard", folder))
+
+    def _ask(self, request: Any, fds: tuple[int, ...] = ()) -> Any:
+        with self._lock:
+            _send(self._sock, request, fds)
+            return _receive(self._sock)[0]
+
+    def close(self) -> None:
+        """Let the server end; it ends all ranks first."""
+        if self._owner == os.getpid():
+            self._sock.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5)
+
+
+def _prepend(folder: str) -> str:
+    return os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+# -- the server itself ---------------------------------------------------------------------------------------------
+
+
+class _Server:
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._parent = os.getppid()
+        self._ranks: set[int] = set()
+        self._folders: list[str] = []
+
+    def serve(self) -> None:
+        try:
+            while os.getppid() == self._parent:
+                # a copy of the reader's process may keep the socket open after it: hence the look at the parent
+                if select.select([self._sock], [], [], 1.0)[0]:
+                    (kind, *rest), fds = _receive(self._sock)
+                    _send(self._sock, getattr(self, f"_{kind}")(*rest, fds=fds))
+        except (EOFError, ConnectionError):
+            pass
+        finally:
+            self._end(list(self._ranks))
+            for folder in self._folders:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _fork(self, arguments: dict[str, Any], fds: list[int]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            self._become_rank(arguments, fds)
+        self._ranks.add(pid)
+        for fd in fds:
+            os.close(fd)
+        return pid
+
+    def _become_rank(self, arguments: dict[str, Any], fds: list[int]) -> None:
+        from dtcourse.cluster import rank
+
+        code = 1
+        try:
+            self._sock.close()
+            os.setsid()  # so that the rank and all it starts can be ended together
+            rank.serve(fds, **arguments)
+            code = 0
+        finally:
+            os._exit(code)
+
+    def _end(self, pids: list[int], fds: list[int] = ()) -> dict[int, int]:  # type: ignore[assignment]
+        ours = [pid for pid in pids if pid in self._ranks]
+        for pid in ours:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+        statuses = {pid: os.waitpid(pid, 0)[1] for pid in ours}
+        self._ranks.difference_update(ours)
+        return statuses
+
+    def _guard(self, folder: str, fds: list[int]) -> None:
+        self._folders.append(folder)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    import torch.distributed
+
+    import dtcourse.cluster.rank  # noqa: F401 - so that every rank has it
+
+    gc.collect()
+    gc.freeze()  # or the first collection in each rank would copy all of torch's pages
+    _Server(sock).serve()

@@ -1,0 +1,174 @@
+"""A rank: the process in which the reader's functions run.
+
+Forked from the fork server; joins the process group under the recorder, then answers one request after another
+until the socket to the reader's process closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import pickle
+import random
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from dtcourse import events
+from dtcourse.backends.recorder import record_all_groups
+from dtcourse.backends.recording import RanksDisagree, Recording
+from dtcourse.backends.tape import Files
+
+_LONG = timedelta(days=30)  # the cluster decides how long a run may take, and a rank held at a step is not late
+
+
+class Order:
+    """Flags in the first byte of a request; the pickled function and arguments follow."""
+
+    WATCH = 1  # keep payloads and arguments
+    HELD = 2  # stand still before each step
+    KEEP_GROUPS = 4  # process groups made now are for later
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception, in a form that can always be sent."""
+
+    kind: str  # the class of the exception
+    message: str
+    frames: list[tuple[str, int, str]]  # file, line, function; the innermost last
+    text: str  # as Python prints it
+    disagree: tuple[tuple[int, int], tuple[int, int]] | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What comes back: a pickled result or a failure, and whether operations were left pending."""
+
+    result: bytes | None
+    failure: Failure | None
+    pending: int
+
+
+def serve(
+    fds: list[int], *, rank: int, world_size: int, store: str, backend: str, folder: str, path: list[str], environ: dict
+) -> None:
+    """The life of a rank. `fds`: socket, output, stack, gate, then the tapes of all ranks."""
+    socket, output, stack, gate, *tape_fds = fds
+    _settle(rank, world_size, output, stack, folder, path, environ)
+    tapes = [Files(*pair) for pair in zip(tape_fds[::2], tape_fds[1::2], strict=True)]
+    recording = Recording(rank, tapes, gate)
+    record_all_groups(recording)
+    connection = Connection(socket)
+    with contextlib.suppress(EOFError, ConnectionError):
+        dist.init_process_group(
+            backend, store=dist.FileStore(store, world_size), rank=rank, world_size=world_size, timeout=_LONG
+        )
+        connection.send("ready")
+        while True:
+            connection.send_bytes(pickle.dumps(_carry_out(connection.recv_bytes(), recording)))
+
+
+def _settle(rank: int, world: int, output: int, stack: int, folder: str, path: list[str], environ: dict) -> None:
+    """Make the forked process a process of its own."""
+    os.environ.clear()
+    os.environ.update(environ)
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), GLOO_SOCKET_IFNAME=loopback)
+    sys.path[:] = path
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+    for fd in (1, 2):
+        os.dup2(output, fd)
+    os.close(output)
+    for number in (1, 2):
+        stream = open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        setattr(sys, "stdout" if number == 1 else "stderr", stream)
+    random.seed()
+    np.random.seed()
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # where a rank is can then be asked even while it sits in a library call
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
+    if sys.platform == "linux":
+        parent_dies = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(parent_dies, signal.SIGKILL)
+
+
+def _carry_out(request: bytes, recording: Recording) -> Answer:
+    order, result, failure = request[0], None, None
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the stop button
+        function, args, kwargs = pickle.loads(memoryview(request)[1:])
+        tensors = tuple(a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
+        recording.rewind(watched=tensors if order & Order.WATCH else None, held=bool(order & Order.HELD))
+        events.record_into(recording)
+        value = function(*args, **kwargs)
+        recording.returned()
+        result = _dumps(value)
+    except BaseException as problem:  # SystemExit and KeyboardInterrupt too: the rank lives on
+        failure = _failure(problem)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        events.record_into(None)
+        recording.run = None
+        _flush()
+    answer = Answer(result, failure, recording.pending)
+    if not order & Order.KEEP_GROUPS:
+        _forget_groups()
+    return answer
+
+
+def _dumps(value: Any) -> bytes:
+    try:
+        return cloudpickle.dumps(value)
+    except Exception as problem:
+        raise CannotBeReturned(
+            f"the function returned a {type(value).__name__}, which cannot be sent back ({problem}). "
+            "Return tensors, numbers, strings, or lists and dicts of them"
+        ) from None
+
+
+class CannotBeReturned(TypeError):
+    """The result of a function cannot be pickled."""
+
+
+def _failure(problem: BaseException) -> Failure:
+    frames = traceback.extract_tb(_without_ours(problem.__traceback__))
+    return Failure(
+        kind=type(problem).__name__,
+        message=str(problem),
+        frames=[(f.filename, f.lineno or 0, f.name) for f in frames],
+        text="".join(traceback.format_exception(type(problem), problem, _without_ours(problem.__traceback__))),
+        disagree=(problem.first, problem.second) if isinstance(problem, RanksDisagree) else None,
+    )
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    while trace and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def _forget_groups() -> None:
+    """Groups made in a run end with it: a thousand runs must not pile up a thousand groups."""
+    for group in [g for g in dist.distributed_c10d._world.pg_map if g is not dist.group.WORLD]:
+        dist.destroy_process_group(group)
