@@ -21,10 +21,12 @@ def add(frames: list[Frame], world: int) -> list[Frame]:
     done, seen = [], set()
     for number, frame in enumerate(frames):
         found = dict.fromkeys(note for rank, row in enumerate(frame.rows) for note in _oddities(rank, row))
-        fresh = [note for note in found if note not in seen]
+        fresh = [note for note in found if note not in seen] + (
+            list(_undone(frames[number - 1], frame)) if number else []
+        )
         seen = set(found)
-        notes = (words.some(fresh, MOST),) if fresh else ()
-        if number == len(frames) - 1:
+        notes = (_capital(words.some(fresh, MOST)) + ".",) if fresh else ()
+        if number == len(frames) - 1 and not frame.waits:
             notes += tuple(_completeness(frame))
         done.append(replace(frame, notes=notes, caption=_caption(frame, last, world)))
     return done
@@ -39,9 +41,12 @@ def _caption(frame: Frame, last: int, world: int) -> str:
         return f"{frame.title}: a library collective; all ranks at once, and what it does inside is not visible."
     count = sum(m.times for m in frame.messages)
     total = words.size(sum(m.bytes * m.times for m in frame.messages))
-    told = words.some([_tell(m) for m in frame.messages], MOST)
-    stuck = "".join(f" Rank {w.rank} {w.what}." for w in frame.waits[:MOST])
-    return f"Step {frame.step} of {last}: {count} message{'s' if count != 1 else ''}, {total}. {_capital(told)}.{stuck}"
+    lost = [m for m in frame.messages if not m.arrived]
+    none = ", none has arrived" if len(lost) == len(frame.messages) else ""
+    told = words.some([_tell(m, bool(none)) for m in frame.messages], MOST)
+    text = f"Step {frame.step} of {last}: {count} message{'s' if count != 1 else ''}, {total}{none}. {_capital(told)}."
+    stuck = [f"rank {w.rank} {w.what}" for w in frame.waits if not w.sends]
+    return f"{text} {_capital(words.some(stuck, MOST))}." if stuck else text
 
 
 def _start(frame: Frame, world: int) -> str:
@@ -51,9 +56,9 @@ def _start(frame: Frame, world: int) -> str:
     return f"Before the first step: each rank holds {lengths.pop()} elements of its own, cut into {world} chunks."
 
 
-def _tell(message: Message) -> str:
+def _tell(message: Message, none_arrived: bool) -> str:
     times = f" {message.times} times" if message.times > 1 else ""
-    lost = "" if message.arrived else " (has not arrived)"
+    lost = "" if message.arrived or none_arrived else " (has not arrived)"
     return f"rank {message.sender} sends {message.what} to rank {message.receiver}{times}{lost}"
 
 
@@ -81,6 +86,14 @@ def _odd(piece: Piece, homes: list[tuple[int, int]]) -> Iterator[str]:
     for rank, count in enumerate(piece.counts):
         if count > 1:
             yield f"rank {rank} counts {count} times"
+
+
+def _undone(before: Frame, frame: Frame) -> Iterator[str]:
+    """Chunks that were complete and are not any more: something has overwritten them."""
+    for rank, (old, new) in enumerate(zip(before.rows, frame.rows, strict=True)):
+        for number, (was, now) in enumerate(zip(old, new, strict=False)):
+            if was.complete and not now.complete:
+                yield f"rank {rank}, chunk {number}: was complete and is overwritten"
 
 
 def _completeness(frame: Frame) -> Iterator[str]:

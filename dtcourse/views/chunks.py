@@ -7,6 +7,7 @@ positions. Values that are not provenance values have no pieces, only numbers.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -69,18 +70,30 @@ def is_provenance(tensor: torch.Tensor, world: int, rank: int) -> bool:
 
 def pieces(values: torch.Tensor, world: int, offset: int = 0) -> tuple[Piece, ...]:
     """Cut int64 `values` of shape (length,), which lie at `offset` in the whole tensor, where their history changes."""
-    if not values.numel():
-        return ()
+    return _between(values, 0, len(values), changes(values, world), world, offset)
+
+
+def changes(values: torch.Tensor, world: int) -> list[int]:
+    """Where in `values` another history begins than that of the element before."""
     digits = values.remainder(16**world)
     parts = sum((values // 16**rank).remainder(16) for rank in range(world))
-    rest = values // 16**world
-    own = offset + torch.arange(len(values))
-    known = (values >= 0) & (parts > 0) & (rest.remainder(parts.clamp(min=1)) == 0)
-    moved = torch.where(known, rest // parts.clamp(min=1) - own, torch.iinfo(torch.int64).min)
-    changes = (digits.diff() != 0) | (moved.diff() != 0) | ((values < 0).diff() != 0)
-    ends = [0, *(changes.nonzero().flatten() + 1).tolist(), len(values)]
-    if len(ends) > MOST_PIECES + 1:
-        return (Piece(offset, offset + len(values), None, None),)
+    rest, parts_or_1 = values // 16**world, parts.clamp(min=1)
+    known = (values >= 0) & (parts > 0) & (rest.remainder(parts_or_1) == 0)
+    moved = torch.where(known, rest // parts_or_1 - torch.arange(len(values)), torch.iinfo(torch.int64).min)
+    differ = (digits.diff() != 0) | (moved.diff() != 0) | ((values < 0).diff() != 0)
+    return (differ.nonzero().flatten() + 1).tolist()
+
+
+def _between(
+    values: torch.Tensor, start: int, stop: int, all_changes: list[int], world: int, offset: int = 0
+) -> tuple[Piece, ...]:
+    """The pieces of elements [start, stop)."""
+    if start == stop:
+        return ()
+    inside = all_changes[bisect_right(all_changes, start) : bisect_left(all_changes, stop)]
+    if len(inside) >= MOST_PIECES:
+        return (Piece(offset + start, offset + stop, None, None),)
+    ends = [start, *inside, stop]
     return tuple(_piece(int(values[a]), offset + a, offset + b, world) for a, b in pairwise(ends))
 
 
@@ -96,11 +109,12 @@ def row(tensor: torch.Tensor, world: int, decoded: bool) -> tuple[Chunk, ...]:
     values = tensor.flatten()
     most = max(2, 24 // world)  # numbers are shown in a chunk's box: there is no room for more
     decoded = decoded and values.dtype == torch.int64
+    all_changes = changes(values, world) if decoded else []
     return tuple(
         Chunk(
             start,
             stop,
-            pieces(values[start:stop], world, start) if decoded else (),
+            _between(values, start, stop, all_changes, world) if decoded else (),
             tuple(number(v) for v in values[start : min(stop, start + most)].tolist()),
         )
         for start, stop in cuts(len(values), world)

@@ -21,6 +21,7 @@ from dtcourse.views.chunks import Chunk, is_provenance, pieces, row, which
 Key = tuple[float, int, int]  # (step, 0, 0) of messages; (step before it, 1, number) of a collective
 LATER: Key = (math.inf, 0, 0)  # posted and not completed: it stands after everything that completed
 RETURNED: Key = (math.inf, 1, 0)
+HELD = "held"  # a rank of a live run that stands still before a step, and how its tensors stand
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Wait:
     rank: int
     what: str
     line: int | None
+    sends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Frame:
 class SourceLine:
     """A line of the reader's code with what stands around it."""
 
-    place: str  # "ring.py:14"
+    place: str  # "ring.py, line 14"
     text: str
     before: tuple[str, ...]
     after: tuple[str, ...]
@@ -106,7 +108,7 @@ class _Cutter:
 
     def __init__(self, run: Run, running: bool) -> None:
         self.run, self.running, self.world = run, running, run.world_size
-        events = [e for e in run.events if e.kind in (SEND, RECV, COLLECTIVE, RETURN) and not e.control]
+        events = [e for e in run.events if e.kind in (SEND, RECV, COLLECTIVE, RETURN, HELD) and not e.control]
         self.keys = dict(_keys(events))
         self.events = events
         self.states = [[e for e in events if e.rank == rank and e.arguments] for rank in range(self.world)]
@@ -117,7 +119,7 @@ class _Cutter:
 
     def film(self) -> Film:
         frames = [Frame("start", 0, self._rows((0, 0, 0)))]
-        for key in sorted({k for k in self.keys.values() if k < LATER}):
+        for key in sorted({self.keys[id(e)] for e in self.events if e.kind != HELD and self.keys[id(e)] < LATER}):
             frame = self._frame(key)
             if self.running and frame.messages and not any(m.arrived for m in frame.messages):
                 break  # the ranks are held before this step: it has not happened yet
@@ -170,7 +172,7 @@ class _Cutter:
                 peer = "any rank" if e.peer == ANY_RANK else f"rank {e.peer}"
                 yield Wait(e.rank, f"waits to receive from {peer}", self._line(e))
             elif e.pending and e.kind == SEND:
-                yield Wait(e.rank, f"waits to send to rank {e.peer}", self._line(e))
+                yield Wait(e.rank, f"waits to send to rank {e.peer}", self._line(e), True)
             elif e.pending and e.kind == COLLECTIVE:
                 yield Wait(e.rank, f"waits in {e.op}", self._line(e))
 
@@ -202,7 +204,7 @@ def _keys(events: list[Event]) -> Iterator[tuple[int, Key]]:
         elif e.kind == RECV and e.pending:
             yield id(e), LATER
         else:
-            before[e.rank] = max(before[e.rank], e.step)
+            before[e.rank] = max(before[e.rank], e.step - (e.kind == HELD))
             yield id(e), (e.step, 0, 0)
     places = {which: (max(steps), 1, i) for i, (which, steps) in enumerate(collectives.items())}
     for e in events:

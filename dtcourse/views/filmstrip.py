@@ -19,7 +19,6 @@ from dtcourse.views.chunks import Chunk, Piece
 from dtcourse.views.film import Film, Message
 from dtcourse.views.view import WARN, colour, ink
 
-MOST = 12  # panels
 WIDE, HIGH = 0.86, 0.62  # a chunk's box, of its column and its row
 LEFT, TOP, RIGHT = 0.8, 0.5, 0.35  # round a panel: ranks, title, the way of far messages
 
@@ -29,8 +28,9 @@ Point = tuple[float, float]
 def filmstrip(film: Film, title: str = "") -> Figure:
     """A panel per frame; of a long film the first, the last, and some in between."""
     count, world = len(film.frames), film.world
-    chosen = range(count) if count <= MOST else sorted({round(i * (count - 1) / (MOST - 1)) for i in range(MOST)})
-    columns = min(4 if world <= 4 else 3, len(chosen))
+    most = 12 if world <= 4 else 9 if world <= 8 else 4
+    chosen = range(count) if count <= most else sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
+    columns = min(4 if world <= 4 else 3 if world <= 8 else 2, len(chosen))
     lines = math.ceil(len(chosen) / columns)
     inch = (0.62 if world <= 4 else 0.36 if world <= 8 else 0.24, 0.4 if world <= 8 else 0.26)  # of a chunk, of a row
     panel = (LEFT + world + RIGHT, TOP + world)
@@ -42,7 +42,7 @@ def filmstrip(film: Film, title: str = "") -> Figure:
     for i, number in enumerate(chosen):
         strip.panel(number, panel[0] * (i % columns) + LEFT, panel[1] * (i // columns) + TOP)
     strip.draw(axes)
-    left_out = "" if count <= MOST else f" ({len(chosen)} of {count} frames)"
+    left_out = "" if count <= most else f" ({len(chosen)} of {count} frames)"
     name = f"{title or 'run'} on {world} rank{'s' if world > 1 else ''}{left_out}"
     figure.text(0.006, 1 - 0.1 / height, name, fontsize=11, fontweight="bold", va="top")
     return figure

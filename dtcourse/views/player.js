@@ -1,17 +1,19 @@
 // The chunk player: a row of chunks per rank, a stripe in a chunk per contributing rank, messages flying between frames.
 // `board` is a pure function from a frame to SVG text; `render` is the machine around it.
 
-const HEIGHT = 56, GAP = 34, TOP = 44, LEFT = 84, FLIGHT = 500;
+const TOP = 46, LEFT = 84, FLIGHT = 500;
 
 /** Where things are, in the units of the picture. */
 function layout(world, wide) {
-  const right = 96, gutter = world > 8 ? 8 : 18;
+  const right = 96, gutter = world > 8 ? 8 : world > 5 ? 14 : 18;
+  const [tall, gap] = world > 8 ? [34, 20] : world > 5 ? [44, 28] : [56, 34];
   const width = (wide - LEFT - right - gutter * (world - 1)) / world;
   return {
-    wide, width, gutter, world,
-    high: TOP + world * (HEIGHT + GAP) - GAP + 16,
+    wide, width, gutter, world, tall,
+    rim: Math.min(5, gutter / 2 - 1), // between a chunk and the dashes round it
+    high: TOP + world * (tall + gap) - gap + 16,
     x: (chunk) => LEFT + chunk * (width + gutter),
-    y: (rank) => TOP + rank * (HEIGHT + GAP),
+    y: (rank) => TOP + rank * (tall + gap),
   };
 }
 
@@ -41,12 +43,12 @@ function heads(film, frame, at) {
 }
 
 function rankMark(film, number, rank, at) {
-  const y = at.y(rank) + HEIGHT / 2, frame = film.frames[number];
+  const y = at.y(rank) + at.tall / 2, frame = film.frames[number];
   const sent = film.frames.slice(1, number + 1).flatMap((f) => f.messages)
     .reduce((sum, m) => sum + (m.from === rank && m.arrived ? m.bytes * m.times : 0), 0);
   const waits = frame.waits.some((w) => w.rank === rank);
-  const x = at.wide - 86;
-  return tag("circle", { cx: 52, cy: y, r: 19, fill: colour(rank) })
+  const x = at.wide - 84;
+  return tag("circle", { cx: 52, cy: y, r: Math.min(19, at.tall / 2), fill: colour(rank) })
     + tag("text", { x: 52, y: y + 6, "text-anchor": "middle", "font-size": 17, "font-weight": 700, style: `fill:${ink(rank)}` }, rank)
     + (rank ? "" : tag("text", { x: 52, y: 18, "text-anchor": "middle", "font-size": 14, "font-weight": 600 }, "rank")
       + tag("text", { x, y: 18, "font-size": 14, "font-weight": 600 }, "sent"))
@@ -57,20 +59,20 @@ function rankMark(film, number, rank, at) {
 function cell(film, chunk, before, rank, c, at, numbers) {
   const x = at.x(c), y = at.y(rank), w = at.width;
   const changed = before && historyOf(before) !== historyOf(chunk);
-  const tall = numbers || !film.decoded ? 18 : HEIGHT;
+  const h = at.tall, rim = at.rim, tall = numbers || !film.decoded ? h * 0.34 : h;
   const inside = chunk.pieces.map((piece) => stripes(film, piece, chunk, before, x, y, w, tall)).join("");
   const data = {
-    class: "dtc-chunk", "data-rank": rank, "data-chunk": c, "data-complete": chunk.complete, "data-changed": !!changed + "",
+    class: "dtc-chunk", "data-rank": rank, "data-chunk": c, "data-complete": chunk.complete + "", "data-changed": !!changed + "",
     "data-counts": chunk.pieces.map((p) => (p[2] ? p[2].join(",") : "?")).join(";"),
     "data-moved": chunk.pieces.map((p) => p[3] ?? "?").join(";"),
   };
   return tag("g", data,
     tag("title", {}, esc(tell(film, chunk, rank, c))),
-    tag("rect", { x, y, width: w, height: HEIGHT, rx: 7, class: "dtc-cell" }),
+    tag("rect", { x, y, width: w, height: h, rx: 7, class: "dtc-cell" }),
     inside,
-    numbers || !film.decoded ? figures(chunk, x, y, w, film.decoded) : "",
-    chunk.complete ? tag("rect", { x, y, width: w, height: HEIGHT, rx: 7, fill: "none", class: "dtc-complete" }) + tick(x + w - 3, y + 3) : "",
-    changed ? tag("rect", { x: x - 5, y: y - 5, width: w + 10, height: HEIGHT + 10, rx: 10, class: "dtc-changed" }) : "");
+    numbers || !film.decoded ? figures(chunk, x, y, w, h, film.decoded) : "",
+    chunk.complete ? tag("rect", { x, y, width: w, height: h, rx: 7, fill: "none", class: "dtc-complete" }) + tick(x + w - 3, y + 3) : "",
+    changed ? tag("rect", { x: x - rim, y: y - rim, width: w + 2 * rim, height: h + 2 * rim, rx: 10, class: "dtc-changed" }) : "");
 }
 
 const tick = (x, y) => tag("circle", { cx: x, cy: y, r: 8.5, fill: "var(--ink)" })
@@ -82,11 +84,11 @@ function stripes(film, [start, stop, counts, moved], chunk, before, x, y, w, tal
   const left = x + (start - a) * per, room = (stop - start) * per, slot = (room - 4) / film.world;
   if (!counts) return tag("text", { x: left + room / 2, y: y + tall / 2 + 6, "text-anchor": "middle", "font-size": 18, class: "warn" }, "?");
   const old = before?.pieces.find((p) => p[0] === start && p[1] === stop)?.[2] ?? [];
-  const odd = moved !== 0 && counts.some((n) => n), foot = odd && tall > 20 ? 16 : 0;
+  const odd = moved !== 0 && counts.some((n) => n), foot = odd && tall > 20 ? 16 : 0, gap = slot > 14 ? 1 : 0.3;
   const slots = counts.map((n, r) => {
     if (!n) return "";
-    const sx = left + 2 + r * slot, body = { x: sx + 1, y: y + 3, width: Math.max(slot - 2, 1), height: tall - 6 - foot, rx: 4, fill: colour(r) };
-    const text = n === 1 ? r : `${r}\u00d7${n}`, font = Math.min(tall > 20 ? 16 : 11, slot / (n === 1 ? 0.75 : 1.9));
+    const sx = left + 2 + r * slot, body = { x: sx + gap, y: y + 3, width: Math.max(slot - 2 * gap, 1), height: tall - 6 - foot, rx: Math.min(4, slot / 4), fill: colour(r) };
+    const text = n === 1 ? r : `${r}\u00d7${n}`, font = Math.min(tall > 20 ? 16 : 11, slot * (n === 1 ? 1 : 0.52));
     return tag("g", { class: n === old[r] ? null : "dtc-fresh" }, tag("rect", body),
       font < 5 ? "" : tag("text", { x: sx + slot / 2, y: y + (tall - foot) / 2 + font * 0.36, "text-anchor": "middle", "font-size": font, "font-weight": 600, style: `fill:${ink(r)}` }, text),
       n > 1 ? tag("rect", { ...body, fill: "none", stroke: "var(--warn)", "stroke-width": 3 }) : "");
@@ -104,8 +106,8 @@ function home(film, chunk, start, stop, moved) {
   return b - a === 1 ? `is [${a}]` : `is [${a}:${b}]`;
 }
 
-function figures(chunk, x, y, w, decoded) {
-  const top = decoded ? 32 : 22, most = decoded ? 2 : 3, lines = [""];
+function figures(chunk, x, y, w, h, decoded) {
+  const from = decoded ? h * 0.34 : 0, most = Math.max(1, Math.floor((h - from) / 14)), lines = [""];
   const fit = Math.max(Math.floor((w - 8) / 6.7), 4);
   for (const text of chunk.numbers) {
     const line = lines[lines.length - 1];
@@ -114,6 +116,7 @@ function figures(chunk, x, y, w, decoded) {
   }
   const shown = lines.slice(0, most);
   if (lines.length > most || chunk.span[1] - chunk.span[0] > chunk.numbers.length) shown[shown.length - 1] += " \u2026";
+  const top = from + (h - from - shown.length * 14) / 2 + 11;
   return shown.map((line, i) => tag("text", {
     x: x + w / 2, y: y + top + i * 14, "text-anchor": "middle", class: "mono",
     "font-size": Math.min(11, (w - 4) / (line.length * 0.61 || 1)),
@@ -130,9 +133,9 @@ function tell(film, chunk, rank, c) {
 
 /** The way of a message: straight to the next row, beside the chunks to a farther one, round the ranks if no chunk. */
 function way(m, i, messages, at) {
-  const down = m.to > m.from, y0 = at.y(m.from) + (down ? HEIGHT : 0), y1 = at.y(m.to) + (down ? 0 : HEIGHT), end = down ? -4 : 4;
+  const down = m.to > m.from, y0 = at.y(m.from) + (down ? at.tall : 0), y1 = at.y(m.to) + (down ? 0 : at.tall), end = down ? -4 : 4;
   if (m.chunk === null || m.from === m.to) {
-    const a = at.y(m.from) + HEIGHT / 2, b = at.y(m.to) + HEIGHT / 2, bow = 18 + 6 * Math.abs(m.to - m.from);
+    const a = at.y(m.from) + at.tall / 2, b = at.y(m.to) + at.tall / 2, bow = 18 + 6 * Math.abs(m.to - m.from);
     return { d: `M33 ${a}C${33 - bow} ${a} ${33 - bow} ${b} 31 ${b}`, tip: [33, b, 0], label: null };
   }
   const both = messages.some((o) => o.chunk === m.chunk && o.from === m.to && o.to === m.from) ? (down ? 10 : -10) : 0;
@@ -148,13 +151,13 @@ function way(m, i, messages, at) {
 function arrow(m, i, messages, at) {
   const { d, tip: [x, y, turn], label } = way(m, i, messages, at);
   const text = (m.times > 1 ? `${m.times} \u00d7 ` : "") + size(m.bytes), lost = m.arrived ? "" : " dtc-lost";
-  const data = { class: "dtc-message", "data-from": m.from, "data-to": m.to, "data-chunk": m.chunk ?? "", "data-bytes": m.bytes, "data-arrived": m.arrived };
+  const data = { class: "dtc-message", "data-from": m.from, "data-to": m.to, "data-chunk": m.chunk ?? "", "data-bytes": m.bytes, "data-arrived": m.arrived + "" };
   return tag("g", data,
     tag("title", {}, esc(`rank ${m.from} to rank ${m.to}: ${m.what}, ${size(m.bytes)}${m.arrived ? "" : ", has not arrived"}`)),
     tag("path", { d, class: "dtc-halo" }), tag("path", { d, class: "dtc-path" + lost }),
     m.arrived
       ? tag("path", { d: "M0 0l-9-5v10z", transform: `translate(${x} ${y}) rotate(${turn})`, class: "dtc-head-of-arrow" })
-      : tag("path", { d: `M${x - 5} ${y - 9}l10 10m0-10l-10 10`, class: "dtc-path dtc-lost", style: "stroke-dasharray:none" }),
+      : tag("path", { d: `M${x - 5} ${y - (turn > 0 ? 9 : turn < 0 ? 1 : 5)}l10 10m0-10l-10 10`, class: "dtc-path dtc-lost", style: "stroke-dasharray:none" }),
     label && at.width > 60 ? tag("text", { x: label[0], y: label[1], "text-anchor": label[2] ?? null, "font-size": 11, class: m.arrived ? "faint" : "warn" }, text + (m.arrived ? "" : " not arrived")) : "",
     token(m, d));
 }

@@ -43,7 +43,7 @@ function render({ model, el }) {
   const hatch = "dtc-hatch-" + Math.random().toString(36).slice(2);
   const root = frameOf(el, `Timeline of ${data.title}`, onKey);
   const present = new Set(data.bars.map((b) => b[2]));
-  node(root, "div", { class: "dtc-head" }, `<b>${esc(data.title)}: who works, who waits</b><span>${duration(data.span)}</span>`);
+  node(root, "div", { class: "dtc-head" }, `<b>${esc(data.title)}</b><span>timeline, ${duration(data.span)}</span>`);
   const bar = node(root, "div", { class: "dtc-bar", role: "toolbar", "aria-label": "timeline" });
   button(bar, "zoom in", "in", () => zoom(0.5)).classList.add("dtc-open");
   button(bar, "zoom out", "out", () => zoom(2)).classList.add("dtc-open");

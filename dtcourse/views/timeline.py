@@ -73,7 +73,10 @@ def _figure(found: Bars, title: str) -> Figure:
     for (kind, pending), some in sorted_bars.items():
         _draw(axes, kind, pending, some, rows + 1, factor)
     if len(found.arrows) <= MOST_ARROWS:
-        ways = [[(a / factor, r * (rows + 1) + rows - 1.5), (b / factor, s * (rows + 1) + rows - 0.5)] for r, a, s, b in found.arrows]  # fmt: skip
+        ways = [
+            [(a / factor, (sender + 1) * (rows + 1) - 2.5), (b / factor, (receiver + 1) * (rows + 1) - 1.5)]
+            for sender, a, receiver, b in found.arrows
+        ]
         axes.add_collection(LineCollection(ways, colors="#444444", linewidths=0.6, alpha=0.7, zorder=5))
     _labels(axes, found, rows + 1, factor)
     axes.set_xlim(0, max(found.span / factor, 1e-9))
@@ -83,7 +86,11 @@ def _figure(found: Bars, title: str) -> Figure:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     present = {bar.kind for bar in found.bars}
-    patches = [Patch(facecolor=FILLS[k], edgecolor="#666", hatch="////" if k == WAIT else "", label=NAMES[k]) for k in NAMES if k in present]  # fmt: skip
+    patches = [
+        Patch(facecolor=FILLS[kind], edgecolor="#666", hatch="////" if kind == WAIT else "", label=name)
+        for kind, name in NAMES.items()
+        if kind in present
+    ]
     figure.legend(handles=patches, loc="outside upper right", ncols=len(patches), fontsize=8, frameon=False)
     figure.suptitle(f"{title or 'run'}: who works, who waits", x=0.01, ha="left", fontsize=11, fontweight="bold")
     return figure

@@ -9,7 +9,7 @@ function render({ model, el }) {
   const hottest = Math.max(...sent, ...received);
   let chosen = null;
 
-  node(root, "div", { class: "dtc-head" }, `<b>${esc(data.title)}: who sends how much to whom</b><span>${size(sum(sent))} in ${data.total} messages</span>`);
+  node(root, "div", { class: "dtc-head" }, `<b>${esc(data.title)}</b><span>traffic, ${size(sum(sent))} in ${data.total} messages</span>`);
   const picture = document.createElementNS(NS, "svg");
   picture.setAttribute("class", "dtc-picture");
   picture.setAttribute("viewBox", `0 0 ${wide} ${top + (world + 1) * high + 20}`);
@@ -37,7 +37,7 @@ function render({ model, el }) {
   }
 
   function total(bytes, x, y) {
-    const hot = bytes === hottest && bytes && sent.concat(received).filter((b) => b === hottest).length < world;
+    const hot = bytes === hottest && bytes * world > 1.5 * sum(sent); // far more than its share
     return (hot ? tag("rect", { x: x - side / 2 + 3, y: y - high / 2 + 4, width: side - 6, height: high - 8, rx: 4, fill: "none", stroke: "var(--warn)", "stroke-width": 2 }) : "")
       + words(size(bytes), x, y + 5, { "font-weight": 700 });
   }

@@ -57,13 +57,16 @@ def traffic_data(run: Run) -> dict[str, Any]:
 
 
 def _note(run: Run) -> str:
-    """What the matrix cannot know."""
+    """What the matrix cannot know, and what it counts although nobody got it."""
+    notes = []
     library = [e for e in run.events if e.kind == COLLECTIVE and not e.control]
     calls = Counter(op for op, _, _ in {(e.op, e.group, e.sequence) for e in library})
-    if not calls:
-        return ""
-    names = ", ".join(f"{name} ({times} call{'s' if times > 1 else ''})" for name, times in calls.items())
-    return f"Not counted, because it happens inside the library: {names}."
+    if calls:
+        names = ", ".join(f"{name} ({times} call{'s' if times > 1 else ''})" for name, times in sorted(calls.items()))
+        notes.append(f"Not counted, because it happens inside the library: {names}.")
+    if lost := [e for e in run.messages() if e.pending]:
+        notes.append(f"Counted, but never arrived: {len(lost)} of the messages, {size(sum(e.bytes for e in lost))}.")
+    return " ".join(notes)
 
 
 def _figure(matrix: np.ndarray, title: str, note: str) -> Figure:

@@ -32,12 +32,10 @@ def some(parts: list[str], most: int) -> str:
 
 
 def file_label(file: str) -> str:
-    """How a reader calls the file: its name, or `cell` for what IPython names after a process and a hash."""
-    if "ipykernel" in file or file.startswith("<ipython"):
-        return "cell"
+    """How a reader calls the file: `cell 3` and the like stay, a path becomes its name."""
     return PurePath(file).name or file
 
 
 def place(line: Line | None) -> str:
-    """`ring.py:14`; empty if the line is not known."""
-    return f"{file_label(line.file)}:{line.number}" if line else ""
+    """`ring.py, line 14`; empty if the line is not known."""
+    return f"{file_label(line.file)}, line {line.number}" if line else ""

@@ -1,0 +1,170 @@
+"""The page in headless Chromium without a network: it opens, draws the right chunks, and the keys step it."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import browser, key_to_paint, why_not
+from simulated import SOURCE, ring_run
+
+from dtcourse.run import Run
+from dtcourse.views.page import write_page
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(why_not()), reason=why_not() or "a browser is here")]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(chromium: Any, tmp_path: Path) -> Iterator[Any]:
+    """Opens a run's page in a context that is offline; fails on any error of the scripts and any request."""
+    context = chromium.new_context(offline=True)
+    page, problems = context.new_page(), []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda r: problems.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
+
+    def visit(run: Run, step: int = 0) -> Any:
+        page.goto(write_page(run, tmp_path / "run.html", step).as_uri())
+        return page
+
+    yield visit
+    assert problems == []
+    context.close()
+
+
+def chunk(page: Any, rank: int, number: int) -> Any:
+    return page.locator(f'#player [data-rank="{rank}"][data-chunk="{number}"]')
+
+
+def counts(page: Any, rank: int, number: int) -> str:
+    return chunk(page, rank, number).get_attribute("data-counts")
+
+
+def press(page: Any, *keys: str) -> int:
+    """Press, and tell which frame is shown then."""
+    page.focus("#player section")
+    for key in keys:
+        page.keyboard.press(key)
+    return int(page.locator("#player svg.dtc-picture").get_attribute("data-frame"))
+
+
+def test_keys_step_the_player(opened: Any) -> None:
+    page = opened(ring_run(4, 10))
+    assert counts(page, 1, 0) == "0,1,0,0"
+    assert press(page, "ArrowRight") == 1
+    assert counts(page, 1, 0) == "1,1,0,0"
+    assert counts(page, 0, 0) == "1,0,0,0"
+    sent = page.locator("#player .dtc-message").evaluate_all(
+        "all => all.map(m => [m.dataset.from, m.dataset.to, m.dataset.chunk].map(Number))"
+    )
+    assert sent == [[rank, (rank + 1) % 4, rank] for rank in range(4)]
+    assert "rank 1 sends chunk 1 to rank 2" in page.locator("#player .dtc-caption").inner_text()
+    assert "exchange(" in page.locator("#player .dtc-runs").inner_text()
+    assert press(page, "ArrowRight", "ArrowRight", "ArrowLeft") == 2
+    assert press(page, "End") == 6
+    assert press(page, "ArrowRight") == 6
+    complete = page.locator('#player [data-complete="true"]').count()
+    assert complete == 16
+    assert press(page, "Home", "ArrowLeft") == 0
+
+
+def test_buttons_and_slider(opened: Any) -> None:
+    page = opened(ring_run(4, 10))
+    player = page.locator("#player")
+    frame = player.locator("svg.dtc-picture")
+    player.get_by_role("button", name="one step on").click()
+    assert frame.get_attribute("data-frame") == "1"
+    player.get_by_role("slider", name="frame").fill("5")
+    assert frame.get_attribute("data-frame") == "5"
+    player.get_by_role("button", name="first frame").click()
+    assert chunk(page, 2, 1).locator("text.mono").count() == 0
+    player.get_by_role("button", name="numbers").click()
+    assert chunk(page, 0, 0).locator("text.mono").all_inner_texts() != []
+    before = chunk(page, 0, 0).bounding_box()["height"]
+    player.get_by_role("button", name="large type").click()
+    assert chunk(page, 0, 0).bounding_box()["height"] > 1.2 * before
+    for button in player.get_by_role("button").all():
+        assert button.get_attribute("aria-label")
+
+
+def test_it_plays(opened: Any) -> None:
+    page = opened(ring_run(3, 6))
+    press(page, " ")
+    page.wait_for_selector('#player svg[data-frame="2"]', timeout=20_000)
+    assert page.get_by_role("button", name="pause").count() == 1
+
+
+def test_messages_fly_unless_the_reader_wants_no_motion(opened: Any) -> None:
+    page = opened(ring_run(4, 10))
+    flying = "document.querySelector('#player svg.dtc-picture').getAnimations({subtree: true}).length"
+    press(page, "ArrowRight")
+    assert page.evaluate(flying) > 0
+    page.emulate_media(reduced_motion="reduce")
+    press(page, "Home", "ArrowRight")
+    assert page.evaluate(flying) == 0
+
+
+def test_failed_run_shows_what_never_arrived(opened: Any) -> None:
+    page = opened(ring_run(4, 10, lost_after=2), step=3)
+    assert page.locator('#player [data-arrived="false"]').count() == 4
+    assert "Deadlock" in page.locator("#player .dtc-failure").inner_text()
+
+
+def test_timeline_tells_and_zooms(opened: Any) -> None:
+    page = opened(ring_run(4, 10))
+    bar = page.locator('#timeline rect[data-kind="send"][data-rank="1"]').first
+    bar.hover(force=True)
+    told = page.locator("#timeline .dtc-caption").inner_text()
+    assert "Rank 1 sends to rank 2" in told
+    assert "24 B" in told
+    assert "ring.py, line 12" in told
+    wide = bar.bounding_box()["width"]
+    page.focus("#timeline section")
+    page.keyboard.press("+")
+    assert page.locator('#timeline rect[data-kind="send"][data-rank="1"]').first.bounding_box()["width"] > 1.5 * wide
+
+
+def test_five_thousand_events_cost_no_more_than_their_pixels(opened: Any) -> None:
+    run = ring_run(16, 16, floats=True)
+    later = max(e.posted for e in run.events)
+
+    def shifted(event: Any, times: int) -> Any:
+        moved = {
+            k: None if getattr(event, k) is None else getattr(event, k) + times * later for k in ("posted", "ended")
+        }
+        return dataclasses.replace(event, wait_from=None, wait_to=None, arguments=(), payload=None, **moved)
+
+    many = Run(16, function="many", events=[shifted(e, t) for t in range(40) for e in run.events])
+    page = opened(many)
+    assert len(many.events) > 5000
+    assert page.locator("#timeline svg.dtc-picture *").count() < 16 * 8 * 900
+    assert "watch=True" in page.locator("body").inner_text(), "a run that was not watched has no player, and says why"
+
+
+def test_traffic_has_the_bytes(opened: Any) -> None:
+    page = opened(ring_run(4, 10))
+    assert page.locator('#traffic [data-i="0"][data-j="1"]').get_attribute("data-bytes") == "120"
+    page.focus("#traffic section")
+    page.keyboard.press("ArrowDown")
+    assert "Rank 0 sent rank 0 0 bytes" in page.locator("#traffic .dtc-caption").inner_text()
+
+
+def test_source_text_cannot_break_out(opened: Any) -> None:
+    run = ring_run(2, 4)
+    run.sources["ring.py"] = SOURCE.replace("exchange(", "exchange('</script><b id=out>', ")
+    run.function = "<b id=out>"
+    page = opened(run)
+    press(page, "ArrowRight")
+    assert page.locator("#out").count() == 0
+    assert "</script>" in page.locator("#player .dtc-runs").inner_text()
+
+
+def test_key_to_paint_can_be_measured(opened: Any) -> None:
+    assert key_to_paint(opened(ring_run(4, 10)), presses=6) > 0
