@@ -23,6 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.command(options)
     except KeyboardInterrupt:
         return 130  # as a shell says it
+    except BrokenPipeError:  # `dtcourse demo ring | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
 
 
 def _parser() -> argparse.ArgumentParser:
