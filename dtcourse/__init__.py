@@ -10,3 +10,16 @@ __all__ = [
     "Cluster", "Deadlock", "MismatchError", "RankDied", "RankError", "Run", "RunError", "RunTimeout",
     "mark", "per_rank", "provenance", "region",
 ]  # fmt: skip
+
+
+def _make_magic_known() -> None:
+    """In a notebook, `import dtcourse` is enough for `%%ranks`."""
+    import sys
+
+    if (ipython := sys.modules.get("IPython")) and (shell := ipython.get_ipython()):
+        from dtcourse.cluster.magic import load_ipython_extension
+
+        load_ipython_extension(shell)
+
+
+_make_magic_known()

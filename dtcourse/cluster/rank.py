@@ -77,8 +77,12 @@ def serve(
             backend, store=dist.FileStore(store, world_size), rank=rank, world_size=world_size, timeout=_LONG
         )
         connection.send("ready")
+        groups = _Groups()
         while True:
-            connection.send_bytes(pickle.dumps(_carry_out(connection.recv_bytes(), recording)))
+            request = connection.recv_bytes()
+            groups.forget()
+            connection.send_bytes(pickle.dumps(_carry_out(request, recording)))
+            groups.note(keep=bool(request[0] & Order.KEEP_GROUPS))
 
 
 def _settle(rank: int, world: int, output: int, stack: int, folder: str, path: list[str], environ: dict) -> None:
@@ -125,10 +129,7 @@ def _carry_out(request: bytes, recording: Recording) -> Answer:
         events.record_into(None)
         recording.run = None
         _flush()
-    answer = Answer(result, failure, recording.pending)
-    if not order & Order.KEEP_GROUPS:
-        _forget_groups()
-    return answer
+    return Answer(result, failure, recording.pending)
 
 
 def _dumps(value: Any) -> bytes:
@@ -168,7 +169,25 @@ def _flush() -> None:
             stream.flush()
 
 
-def _forget_groups() -> None:
-    """Groups made in a run end with it: a thousand runs must not pile up a thousand groups."""
-    for group in [g for g in dist.distributed_c10d._world.pg_map if g is not dist.group.WORLD]:
-        dist.destroy_process_group(group)
+class _Groups:
+    """Process groups made in a run end before the next: a thousand runs must not pile up a thousand groups.
+
+    Not at its end: another rank may still be about to join.
+    """
+
+    def __init__(self) -> None:
+        self._lasting = {dist.group.WORLD}
+        self._stale: list[dist.ProcessGroup] = []
+
+    def note(self, keep: bool) -> None:
+        made = [g for g in dist.distributed_c10d._world.pg_map if g not in self._lasting]
+        if keep:
+            self._lasting.update(made)
+        else:
+            self._stale = made
+
+    def forget(self) -> None:
+        for group in self._stale:
+            with contextlib.suppress(Exception):  # the reader may have destroyed it himself
+                dist.destroy_process_group(group)
+        self._stale = []

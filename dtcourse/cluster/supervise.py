@@ -107,6 +107,8 @@ class Supervisor:
         if answer.failure and self.outcome.ending is Ending.ANSWERED:
             self.outcome.ending = Ending.FAILED
             self._failed_at = time.monotonic()
+        if answer.failure and answer.failure.disagree:
+            self._over = True  # the others are inside an operation that cannot end well
 
     def _dies(self, member: Member) -> None:
         self.running.pop(member.rank, None)

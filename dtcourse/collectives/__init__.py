@@ -1,0 +1,1 @@
+"""Collective operations, each in plain torch.distributed: one file, one idea, one screen."""
