@@ -30,7 +30,6 @@ test: .venv/ready-test
 bench: .venv/ready-bench
 	@$(PY) -m benchmarks $(ARGS)
 
-
 # The stamps: .venv/ready has what a reader needs, .venv/ready-test and .venv/ready-bench the extra of that name too.
 # A stamp is written last, so an installation that failed or was interrupted leaves none.
 .venv/ready .venv/ready-test .venv/ready-bench: pyproject.toml constraints.txt

@@ -28,7 +28,8 @@ KNOWS = {
     "raw": set(),
     "errors": {"events"},
     **dict.fromkeys(ALGORITHMS, ALGORITHMS | {"events.region", "events.mark"}),
-    "run": {"events", "provenance", "raw"},
+    "trace": {"events"},
+    "run": {"events", "provenance", "raw", "trace"},
     "views": {"events", "provenance", "run"},
     "backends": BOTTOM | {"collectives"},
     "cluster": BOTTOM | {"collectives", "backends", "run"},
@@ -40,7 +41,7 @@ KNOWS = {
     "__init__": LIBRARY,  # what `from dtcourse import ...` offers
 }
 # Upwards, and so never when a module is loaded: only inside a function, or for the type checker.
-LAZILY = {"errors": {"run"}, "run": {"views"}, "__init__": {"grading"}}
+LAZILY = {"errors": {"run"}, "trace": {"run"}, "run": {"views"}, "__init__": {"grading"}}
 
 PROCESSES = {"multiprocessing", "subprocess", "socket", "signal", "torch.distributed", "torch.multiprocessing"}
 
