@@ -12,6 +12,7 @@ from html import escape
 from typing import Any
 
 import ipywidgets as widgets
+from IPython.display import display
 
 _RIGHT, _OTHER, _PLAIN = "#009E73", "#D55E00", "#8C8C8C"  # the colours of the views
 
@@ -31,10 +32,9 @@ class Answer:
     @property
     def verdict(self) -> str:
         """The first sentence: what it is, and what the reader had said."""
-        it_is = f"It is: {self.value:,}." if isinstance(self.value, (int, float)) else f"It is: {self.value}."
-        if self.right is None:
-            return it_is
-        return f"You said {self.predicted}, and so it is." if self.right else f"{it_is} You said {self.predicted}."
+        value = f"{self.value:,}" if isinstance(self.value, (int, float)) else self.value
+        said = "" if self.right is None else f" You said {self.predicted}{': right.' if self.right else '.'}"
+        return f"The run says: {value}.{said}"
 
     def __repr__(self) -> str:
         return f"{self.question}\n{self.verdict} {self.explain}".rstrip()
@@ -93,13 +93,15 @@ class Question(widgets.VBox):
         return {**super()._repr_mimebundle_(**kwargs), "text/plain": repr(self)}
 
 
-def ask(question: str, choices: Sequence[str] = (), placeholder: str = "") -> Question:
-    """Ask for a prediction: a number, or one of `choices`. `backticks` show code.
+def ask(text: str, choices: Sequence[str] = (), placeholder: str = "") -> Question:
+    """Show a question with a field for the prediction: a number, or one of `choices`. `backticks` show code.
 
-    q = ask("How many bytes does rank 0 receive?")          the last line of a cell
-    q.answer(run.traffic_matrix()[:, 0].sum(), "Why so.")   the last line of a later one
+    q = ask("How many bytes does rank 0 receive?")
+    q.answer(run.traffic_matrix()[:, 0].sum(), "Why so.")   the last line of a later cell, which shows it
     """
-    return Question(question, choices, placeholder)
+    question = Question(text, choices, placeholder)
+    display(question)
+    return question
 
 
 def _same(predicted: str, value: Any, within: float) -> bool:
