@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 SEND, RECV, COLLECTIVE, REGION, MARK, RETURN = "send", "recv", "collective", "region", "mark", "return"
+HELD = "held"  # a rank of a stepped run stands still before `step`; `arguments` say how its tensors stand meanwhile
 ANY_RANK = -2
 
 
@@ -65,6 +66,12 @@ class Event:
     def pending(self) -> bool:
         """Posted, and not completed when the record ended."""
         return self.ended is None
+
+
+def channel(event: Event) -> tuple:
+    """What the two ends of a message have in common."""
+    sender, receiver = (event.rank, event.peer) if event.kind == SEND else (event.peer, event.rank)
+    return event.group, sender, receiver, event.tag, event.sequence
 
 
 class Sink(Protocol):

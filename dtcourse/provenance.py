@@ -15,7 +15,9 @@ MAX_WORLD = 8
 def provenance(world: int, rank: int, length: int) -> torch.Tensor:
     """The int64 tensor, shape `(length,)`, that rank `rank` of `world` (at most 8) starts with."""
     if not 1 <= world <= MAX_WORLD:
-        raise ValueError(f"provenance works for 1 to {MAX_WORLD} ranks, not {world}: each rank needs a digit of its own")
+        raise ValueError(
+            f"provenance works for 1 to {MAX_WORLD} ranks, not {world}: each rank needs a digit of its own"
+        )
     if not 0 <= rank < world:
         raise ValueError(f"rank {rank} is not in a world of {world}")
     limit = 2**63 // 16**world // (15 * world)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 
 from dtcourse import raw
 from dtcourse.events import MARK, RECV, REGION, SEND, Event, Line
+from dtcourse.trace import trace_events
 
 FORMAT = 1
 
@@ -28,6 +29,7 @@ class Run:
     sources   file name -> text, of every file that an event's line is in
     seconds   from the start of the run to its end
     failure   one line that says how the run failed, or None
+    waits     after a deadlock: (rank, what it waits in, the ranks it waits for), and the ranks that had `returned`
     """
 
     def __init__(
@@ -42,6 +44,8 @@ class Run:
         seconds: float = 0.0,
         backend: str = "",
         failure: str | None = None,
+        waits: list[tuple[int, str, tuple[int, ...]]] | None = None,
+        returned: list[int] | None = None,
     ) -> None:
         self.world_size = world_size
         self.function = function
@@ -51,6 +55,8 @@ class Run:
         self.seconds = seconds
         self.backend = backend
         self.failure = failure
+        self.waits = waits if waits is not None else []
+        self.returned = returned if returned is not None else []
         self._events = events
 
     @cached_property
@@ -103,9 +109,7 @@ class Run:
 
     def player(self, step: int = 0) -> Any:
         """The chunks, step by step, as they really moved. Needs `run(..., watch=True)`."""
-        from dtcourse.views.player import Player
-
-        return Player(self, step=step)
+        return open_player(self, step)
 
     def timeline(self) -> Any:
         """Who computes, sends and waits, over time."""
@@ -119,6 +123,12 @@ class Run:
 
         return Traffic(self)
 
+    def wait_graph(self) -> Any:
+        """After a deadlock: who waits for whom."""
+        from dtcourse.views.wait_graph import WaitGraph
+
+        return WaitGraph(self.waits, self.returned)
+
     def page(self, path: str | Path) -> Path:
         """Write player, timeline and traffic as one HTML file that needs no kernel and no network."""
         from dtcourse.views.page import write_page
@@ -128,33 +138,10 @@ class Run:
     # -- files --------------------------------------------------------------------------------------------------
 
     def chrome_trace(self, path: str | Path) -> Path:
-        """Write the Chrome trace format (opens in Perfetto): a track per rank, arrows from send to receive."""
+        """Write the Chrome trace format (opens in Perfetto): a process per rank, arrows from send to receive."""
         path = Path(path)
-        path.write_text(json.dumps({"traceEvents": list(self._trace_events()), "displayTimeUnit": "ms"}))
+        path.write_text(json.dumps({"traceEvents": list(trace_events(self)), "displayTimeUnit": "ms"}))
         return path
-
-    def _trace_events(self) -> Iterator[dict[str, Any]]:
-        start = min((e.posted for e in self.events), default=0)
-        last = max((e.ended or e.posted for e in self.events), default=0)
-        ends = {channel(e): e for e in self.receives() if e.ended is not None}
-        for rank in range(self.world_size):
-            yield {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
-        for number, e in enumerate(self.events):
-            base = {"name": e.op, "cat": e.kind, "pid": e.rank, "tid": 0 if e.kind == REGION else 1}
-            at = (e.posted - start) / 1000  # the format counts in microseconds
-            if e.kind == MARK:
-                yield base | {"ph": "i", "s": "t", "ts": at, "args": e.labels}
-                continue
-            args = {"peer": e.peer, "bytes": e.bytes, "step": e.step, "line": self.source_line(e.line), **e.labels}
-            # asynchronous slices: transfers of one rank may overlap without one containing the other
-            slice_ = base | {"id": number}
-            yield slice_ | {"ph": "b", "ts": at, "args": args}
-            yield slice_ | {"ph": "e", "ts": ((e.ended or last) - start) / 1000}
-            yield base | {"ph": "X", "ts": at, "dur": max(((e.wait_to or e.ended or last) - e.posted) / 1000, 0.1), "args": args}
-            if e.kind == SEND and (receive := ends.get(channel(e))):
-                arrow = {"name": "message", "cat": "message", "id": number, "tid": 1}
-                yield arrow | {"ph": "s", "pid": e.rank, "ts": at}
-                yield arrow | {"ph": "f", "bp": "e", "pid": receive.rank, "ts": (receive.ended - start) / 1000}
 
     def save(self, path: str | Path) -> Path:
         """Write the run as a zip of JSON, raw tensors and sources. Nothing in it can run code."""
@@ -181,7 +168,10 @@ class Run:
 
         document = {
             "format": FORMAT,
-            **{k: getattr(self, k) for k in ("world_size", "function", "outputs", "seconds", "backend", "failure")},
+            **{
+                k: getattr(self, k)
+                for k in ("world_size", "function", "outputs", "seconds", "backend", "failure", "waits", "returned")
+            },
             "results": encode(list(self.results)),
             "events": [encode_event(e) for e in self.events],
             "sources": list(self.sources),
@@ -207,10 +197,11 @@ class Run:
             raise ValueError(f"{path} is not a saved run: {problem}") from None
 
 
-def channel(event: Event) -> tuple:
-    """What the two ends of a message have in common."""
-    sender, receiver = (event.rank, event.peer) if event.kind == SEND else (event.peer, event.rank)
-    return event.group, sender, receiver, event.tag, event.sequence
+def open_player(run: Any, step: int = 0) -> Any:
+    """The chunk player of a `Run`, or of a live run that is being stepped."""
+    from dtcourse.views.player import Player
+
+    return Player(run, step=step)
 
 
 def _decode_run(document: dict[str, Any], archive: zipfile.ZipFile) -> Run:
@@ -235,5 +226,6 @@ def _decode_run(document: dict[str, Any], archive: zipfile.ZipFile) -> Run:
         results=decode(document["results"]),
         events=[decode_event(e) for e in document["events"]],
         sources={name: archive.read(f"sources/{i}").decode() for i, name in enumerate(document["sources"])},
-        **{k: document[k] for k in ("function", "outputs", "seconds", "backend", "failure")},
+        waits=[(rank, what, tuple(needs)) for rank, what, needs in document["waits"]],
+        **{k: document[k] for k in ("function", "outputs", "seconds", "backend", "failure", "returned")},
     )

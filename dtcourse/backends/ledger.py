@@ -79,13 +79,13 @@ class Ledger:
     # -- taking in ----------------------------------------------------------------------------------------------
 
     def read(self, rank: int) -> list[Posting]:
-        """Take in what is new on the tape of `rank`; the operations among it."""
+        """Take in what is new on the tape of `rank`; all of it is returned, also what is no operation."""
         found = []
         for row in self._tapes[rank].rows(self._next[rank]):
-            if row[Column.KIND] <= Kind.COLLECTIVE:
-                posting = Posting(rank, self._next[rank], row)
+            posting = Posting(rank, self._next[rank], row)
+            if posting.kind <= Kind.COLLECTIVE:
                 self.add(posting)
-                found.append(posting)
+            found.append(posting)
             self._next[rank] += 1
         return found
 

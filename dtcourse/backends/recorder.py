@@ -161,7 +161,12 @@ class Recorder(dist.ProcessGroup):
         return self._collective("all_to_all", inputs, opts, enter, alike=False)
 
     def all_to_all_single(
-        self, output: torch.Tensor, input: torch.Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_sizes: list[int],
+        input_sizes: list[int],
+        opts: Any = None,
     ) -> dist.Work:
         opts = opts or c10d.AllToAllOptions()
         enter = lambda: self.inner.all_to_all_single(output, input, output_sizes, input_sizes, opts)  # noqa: E731
@@ -209,8 +214,14 @@ class RecordedWork(dist._Work):
 
     def follow(self) -> RecordedWork:
         """Note the completion also if nobody waits (DistributedDataParallel never does)."""
+        self._group.recording.following.add(self)
         self._inner.get_future().add_done_callback(lambda _: self._complete(wait_from=0))
         return self
+
+    def settle(self) -> None:
+        """Note the completion now, if it happened and its callback is still on the way."""
+        if self._inner.is_completed():
+            self._complete(wait_from=0)
 
     def wait(self, timeout: timedelta = _FOREVER) -> bool:
         recording, number = self._group.recording, self._posting.number
@@ -226,20 +237,21 @@ class RecordedWork(dist._Work):
 
     def _complete(self, wait_from: int) -> None:
         recording, posting = self._group.recording, self._posting
-        if self._run is not recording.run:
-            return
-        with recording.lock:
-            first, self._open = self._open, False
-        if not first:
-            if wait_from:
-                recording.tape.fill(posting.number, Column.WAIT_FROM, wait_from)
-                recording.tape.fill(posting.number, Column.WAIT_TO, now())
-            return
-        if posting.peer == ANY_RANK:
-            sender = self._group.group.ranks[self._inner._source_rank()]
-            recording.tape.fill(posting.number, Column.PEER, sender)
-            recording.ledger.heard(posting, sender)
-        recording.ended(posting, wait_from, self._tensors)
+        with recording.lock:  # so that no run ends, and no tape is erased, between the question and the writing
+            if self._run is not recording.run:
+                return
+            if not self._open:
+                if wait_from:
+                    recording.tape.fill(posting.number, Column.WAIT_FROM, wait_from)
+                    recording.tape.fill(posting.number, Column.WAIT_TO, now())
+                return
+            self._open = False
+            recording.following.discard(self)
+            if posting.peer == ANY_RANK:
+                sender = self._group.group.ranks[self._inner._source_rank()]
+                recording.tape.fill(posting.number, Column.PEER, sender)
+                recording.ledger.heard(posting, sender)
+            recording.ended(posting, wait_from, self._tensors)
 
     def is_completed(self) -> bool:
         return self._inner.is_completed()

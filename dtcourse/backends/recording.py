@@ -55,7 +55,7 @@ class Recording:
         self.rank = rank
         self.tape = Writer(tapes[rank])
         self.ledger = Ledger([Reader(files) for files in tapes], me=rank)
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self._gate = gate
         self._readers_code: dict[CodeType, bool] = {}
         self.rewind()
@@ -67,6 +67,7 @@ class Recording:
         self.tape.rewind()
         self.ledger.rewind()
         self.pending = 0
+        self.following: set[Any] = set()  # asynchronous collectives whose completion nobody may wait for
         self.steps_received = 0  # the highest step among completed receives
         self._watched = watched
         self._held = held
@@ -106,7 +107,8 @@ class Recording:
             row[Column.ARGUMENTS] = self.tape.tensors(self._watched)
             row[Column.PAYLOAD] = 0 if kind == Kind.RECV else self.tape.tensors(tensors)
         posting = Posting(self.rank, self.append(row), row)
-        self.pending += 1
+        with self.lock:
+            self.pending += 1
         self._compare(posting, group.ranks if kind == Kind.COLLECTIVE else (peer,))
         return posting
 
@@ -152,8 +154,7 @@ class Recording:
             posting.number, row[Column.SEQUENCE], row[Column.STEP], row[Column.PAYLOAD],
             wait_from, at if wait_from else 0, at,
         )  # fmt: skip
-        with self.lock:
-            self.pending -= 1
+        self.pending -= 1
 
     def _next(self, key: tuple) -> int:
         number = self._sequences.get(key, 0)
@@ -196,6 +197,7 @@ class Recording:
         if self._held and self._allowed() < step:
             row = self._row(Kind.HELD, "held", *self._line()[:2])
             row[Column.STEP] = step
+            row[Column.ARGUMENTS] = self.tape.tensors(self._watched or ())
             number = self.append(row)
             while self._allowed() < step:
                 time.sleep(0.002)
@@ -204,13 +206,17 @@ class Recording:
     def _allowed(self) -> int:
         return int.from_bytes(os.pread(self._gate, 8, 0), sys.byteorder)
 
-    def returned(self) -> None:
-        """The function has returned: in a watched run, keep how its tensors stand."""
-        if self._watched is not None:
+    def end(self, returned: bool) -> None:
+        """The run is over: record nothing more. In a watched run, keep how the tensors stand if it has `returned`."""
+        for work in list(self.following):
+            work.settle()
+        if returned and self._watched is not None:
             row = self._row(Kind.RETURN, "return", None, 0)
             row[Column.STEP] = self.steps_received + 1
             row[Column.ARGUMENTS] = self.tape.tensors(self._watched)
             self._instant(row)
+        with self.lock:
+            self.run = None
 
     # -- what the reader adds (`dtcourse.events.Sink`) -------------------------------------------------------------
 

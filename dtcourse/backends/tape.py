@@ -24,31 +24,30 @@ from dtcourse import raw
 class Column:
     """The columns of a row. References are into the reel; 0 is "nothing"."""
 
-    OP = 0  # reference to a text
-    GROUP = 1  # a number that all ranks of the group share
-    MEMBERS = 2  # reference to JSON: global ranks
-    SIZE = 3  # how many members
-    PEER = 4  # global rank; -1: none
-    TAG = 5
-    BYTES = 6
-    ELEMENTS = 7
-    SIGNATURE = 8  # two ranks agree if this is equal
-    TENSOR = 9  # reference to JSON: [dtype, shape] of each tensor
-    LINE = 10  # reference to JSON: file, line, function
-    LABELS = 11  # reference to JSON
-    CONTROL = 12  # 1: a barrier, or part of an object collective
-    ARGUMENTS = 13  # reference to packed tensors
-    ASIDE = 14  # 1: waited for by another thread than the main one
-    POSTED = 15
+    KIND = 0  # one of `Kind`; stored last, so whoever reads it first and sees it will see the whole row
+    OP = 1  # reference to a text
+    GROUP = 2  # a number that all ranks of the group share
+    MEMBERS = 3  # reference to JSON: global ranks
+    SIZE = 4  # how many members
+    PEER = 5  # global rank; -1: none
+    TAG = 6
+    BYTES = 7
+    ELEMENTS = 8
+    SIGNATURE = 9  # two ranks agree if this is equal
+    TENSOR = 10  # reference to JSON: [dtype, shape] of each tensor
+    LINE = 11  # reference to JSON: file, line, function
+    LABELS = 12  # reference to JSON
+    CONTROL = 13  # 1: a barrier, or part of an object collective
+    ARGUMENTS = 14  # reference to packed tensors
+    ASIDE = 15  # 1: waited for by another thread than the main one
+    POSTED = 16
     # from here to ENDED known only at the end: neighbours, so that they are written together
-    SEQUENCE = 16
-    STEP = 17
-    PAYLOAD = 18  # reference to packed tensors
-    WAIT_FROM = 19
-    WAIT_TO = 20
-    ENDED = 21
-    # the last number to be stored: whoever sees it sees the whole row
-    KIND = 22  # one of `Kind`; 0: the row is not there yet
+    SEQUENCE = 17
+    STEP = 18
+    PAYLOAD = 19  # reference to packed tensors
+    WAIT_FROM = 20
+    WAIT_TO = 21
+    ENDED = 22
 
 
 class Kind:
@@ -69,7 +68,7 @@ _ONE = struct.Struct("@q")
 _LAST = struct.Struct(f"@{Column.ENDED - Column.SEQUENCE + 1}q")
 _LENGTH_BITS = 24
 MAX_BLOB = (1 << _LENGTH_BITS) - 1  # bytes of one text or payload
-MAX_ROWS = 2_000_000
+MAX_ROWS = 1_000_000
 _RECORDS_SIZE = MAX_ROWS * _ROW.size  # the file is sparse: only what is written takes memory
 
 
@@ -125,7 +124,9 @@ class Writer:
         if number >= MAX_ROWS:
             raise RuntimeError(f"a run records at most {MAX_ROWS:,} events a rank: make the run shorter")
         self.rows += 1
-        _ROW.pack_into(self._memory, number * _ROW.size, *row)
+        at = number * _ROW.size
+        _ROW.pack_into(self._memory, at, 0, *row[1:])
+        _ONE.pack_into(self._memory, at, row[Column.KIND])
         return number
 
     def fill(self, number: int, column: int, value: int) -> None:
@@ -165,23 +166,19 @@ class Reader:
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self._memory = mmap.mmap(files.records, _RECORDS_SIZE, access=mmap.ACCESS_READ)
 
     def rows(self, start: int) -> list[tuple[int, ...]]:
         """The rows from number `start` on that are there."""
-        found, portion = [], 2
-        while True:
-            content = os.pread(self._files.records, portion * _ROW.size, (start + len(found)) * _ROW.size)
-            for row in _ROW.iter_unpack(content):
-                if row[Column.KIND] == 0:
-                    return found
-                found.append(row)
-            if not content:
-                return found
-            portion = 256
+        found, at = [], start * _ROW.size
+        while at < _RECORDS_SIZE and _ONE.unpack_from(self._memory, at)[0]:
+            found.append(_ROW.unpack_from(self._memory, at))
+            at += _ROW.size
+        return found
 
     def row(self, number: int) -> tuple[int, ...]:
         """One row, as it is now."""
-        return _ROW.unpack(os.pread(self._files.records, _ROW.size, number * _ROW.size))
+        return _ROW.unpack_from(self._memory, number * _ROW.size)
 
     def blob(self, reference: int) -> bytes:
         offset, length = reference >> _LENGTH_BITS, reference & MAX_BLOB

@@ -142,6 +142,8 @@ class Cluster:
             seconds=outcome.seconds,
             backend=self.backend,
             failure=f"{type(error).__name__}: {str(error).splitlines()[0]}" if error else None,
+            waits=getattr(error, "waits", None),
+            returned=sorted(getattr(error, "returned", ())),
         )
 
     def _error(self, supervisor: Supervisor, outcome: Outcome) -> BaseException | None:
@@ -160,9 +162,9 @@ class Cluster:
         if outcome.ending is Ending.TIMEOUT:
             return RunTimeout(explain.timeout(self.timeout, supervisor.running, supervisor.watch))
         if outcome.ending is Ending.FAILED:
-            rank, failure = next(iter(failures.items()))
-            also = [r for r, f in failures.items() if r != rank and (f.kind, f.message) == (failure.kind, failure.message)]
-            return RankError(explain.failure(rank, failure, also, sorted(supervisor.running)), rank=rank)
+            first = next(iter(failures.values()))
+            rank, *also = sorted(r for r, f in failures.items() if (f.kind, f.message) == (first.kind, first.message))
+            return RankError(explain.failure(rank, failures[rank], also, sorted(supervisor.running)), rank=rank)
         return None
 
     def _deadlock(self, supervisor: Supervisor, outcome: Outcome) -> Deadlock:

@@ -8,9 +8,9 @@ import re
 import signal
 import time
 
+from dtcourse.backends.recording import is_readers
 from dtcourse.backends.tape import Column, Kind, Reader
 from dtcourse.cluster import sources
-from dtcourse.backends.recording import is_readers
 from dtcourse.cluster.crew import Member
 from dtcourse.cluster.rank import Failure
 from dtcourse.cluster.watch import Wait, Watch, describe
@@ -19,7 +19,7 @@ _NO_READERS_LINE = "(line unknown)"
 
 
 def where(row: tuple[int, ...], reader: Reader) -> str:
-    """"cell 3, line 5:  dist.recv(x, src=1)"."""
+    """ "cell 3, line 5:  dist.recv(x, src=1)"."""
     if not row[Column.LINE]:
         return _NO_READERS_LINE
     file, number, function = json.loads(reader.blob(row[Column.LINE]))
@@ -27,7 +27,7 @@ def where(row: tuple[int, ...], reader: Reader) -> str:
 
 
 def ranks_text(ranks: list[int]) -> str:
-    """"rank 1", "ranks 0, 1 and 3"."""
+    """ "rank 1", "ranks 0, 1 and 3"."""
     ranks = sorted(ranks)
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
@@ -50,6 +50,7 @@ def deadlock(stuck: dict[int, Wait], returned: set[int], running: set[int], read
     if running:
         lines.append(f"  ({ranks_text(list(running))} still computed, but nobody above waits for that alone.)")
     lines.append(_hint(stuck, bool(gone)))
+    lines.append("As a picture: cluster.last_run.wait_graph(); over time: cluster.last_run.timeline()")
     return "\n".join(lines)
 
 
@@ -127,7 +128,9 @@ def failure(rank: int, failure: Failure, also: list[int], stopped: list[int]) ->
     if also:
         lines.append(f"  ({ranks_text(also)} raised the same)")
     if stopped:
-        lines.append(f"  ({ranks_text(stopped)} had not finished, and {'was' if len(stopped) == 1 else 'were'} stopped)")
+        lines.append(
+            f"  ({ranks_text(stopped)} had not finished, and {'was' if len(stopped) == 1 else 'were'} stopped)"
+        )
     lines += ["", f"The traceback of rank {rank}:", *_traceback(failure)]
     return "\n".join(lines)
 
@@ -169,7 +172,7 @@ def stopped_at(failure: Failure) -> str:
 
 
 def short(wait: Wait, reader: Reader) -> str:
-    """"recv from rank 1 (cell 3, line 5)", for a picture."""
+    """ "recv from rank 1 (cell 3, line 5)", for a picture."""
     row = wait.posting.row
     what = describe(wait.posting, reader)
     if not row[Column.LINE]:

@@ -169,7 +169,6 @@ class _Server:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sock = socket.socket(fileno=int(sys.argv[1]))
-    import torch.distributed
 
     import dtcourse.cluster.rank  # noqa: F401 - so that every rank has it
 

@@ -10,7 +10,7 @@ from typing import Any
 from dtcourse.cluster import record
 from dtcourse.cluster.crew import Crew
 from dtcourse.cluster.supervise import Outcome, Supervisor
-from dtcourse.run import Run
+from dtcourse.run import Run, open_player
 
 
 class Live:
@@ -102,9 +102,7 @@ class Live:
 
     def player(self) -> Any:
         """The chunk player; its step button lets the ranks take a step."""
-        from dtcourse.views.player import Player
-
-        return Player(self)
+        return open_player(self)
 
     def _so_far(self) -> Run:
         tapes = [reader.copy() for reader in self._crew.readers]

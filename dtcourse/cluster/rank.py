@@ -120,14 +120,14 @@ def _carry_out(request: bytes, recording: Recording) -> Answer:
         recording.rewind(watched=tensors if order & Order.WATCH else None, held=bool(order & Order.HELD))
         events.record_into(recording)
         value = function(*args, **kwargs)
-        recording.returned()
+        recording.end(returned=True)
         result = _dumps(value)
     except BaseException as problem:  # SystemExit and KeyboardInterrupt too: the rank lives on
         failure = _failure(problem)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         events.record_into(None)
-        recording.run = None
+        recording.end(returned=False)
         _flush()
     return Answer(result, failure, recording.pending)
 

@@ -10,7 +10,7 @@ from typing import Any
 from dtcourse import raw
 from dtcourse.backends.tape import Column, Kind, Recorded
 from dtcourse.cluster import sources
-from dtcourse.events import ANY_RANK, COLLECTIVE, MARK, RECV, REGION, RETURN, SEND, Event, Line
+from dtcourse.events import ANY_RANK, COLLECTIVE, HELD, MARK, RECV, REGION, RETURN, SEND, Event, Line
 
 _KINDS = {
     Kind.SEND: SEND,
@@ -19,6 +19,7 @@ _KINDS = {
     Kind.REGION: REGION,
     Kind.MARK: MARK,
     Kind.RETURN: RETURN,
+    Kind.HELD: HELD,
 }
 
 
@@ -50,7 +51,6 @@ def _events(tapes: list[Recorded], labels: dict[str, str]) -> list[Event]:
     return [
         decoders[rank].event(number, row, started.get(_meeting(rank, row)), received.get(_meeting(rank, row)))
         for rank, number, row in rows
-        if row[Column.KIND] in _KINDS
     ]
 
 
@@ -104,6 +104,9 @@ class _Decoder:
         tensors = self._json(row[Column.TENSOR]) if row[Column.TENSOR] else []
         payload = self._tensors(row[Column.PAYLOAD])
         peer: Any = row[Column.PEER]
+        ended = row[Column.ENDED] or (received if row[Column.KIND] == Kind.SEND else None) or None
+        if started and ended:
+            started = min(started, ended)  # the root of a broadcast may leave before the last rank comes
         return Event(
             rank=self._rank,
             index=number,
@@ -118,7 +121,7 @@ class _Decoder:
             shape=tuple(tensors[0][1]) if len(tensors) == 1 else ", ".join(str(tuple(t[1])) for t in tensors),
             posted=row[Column.POSTED],
             started=started,
-            ended=row[Column.ENDED] or (received if row[Column.KIND] == Kind.SEND else None) or None,
+            ended=ended,
             wait_from=row[Column.WAIT_FROM] or None,
             wait_to=row[Column.WAIT_TO] or None,
             step=row[Column.STEP],

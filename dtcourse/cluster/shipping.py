@@ -19,7 +19,7 @@ _LIBRARIES = tuple(
 )
 
 
-class per_rank:  # noqa: N801 - reads like a word of the language in `cluster.run(f, per_rank(xs))`
+class per_rank:
     """An argument that is different on each rank: `per_rank([a, b, c, d])` gives `a` to rank 0, and so on."""
 
     def __init__(self, values: Iterable[Any]) -> None:

@@ -32,7 +32,7 @@ def line(file: str, number: int) -> str:
 
 
 def place(file: str, number: int, function: str = "") -> str:
-    """"cell 3, line 5, in train"."""
+    """ "cell 3, line 5, in train"."""
     inside = f", in {function}" if function and not function.startswith("<") else ""
     return f"{label(file)}, line {number}{inside}"
 

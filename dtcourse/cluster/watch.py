@@ -103,7 +103,7 @@ def _is_lost(wait: Wait, lost: set[int]) -> bool:
 
 
 def describe(posting: Posting, reader: Reader) -> str:
-    """"recv of float32 (4, 5) from rank 1"."""
+    """ "recv of float32 (4, 5) from rank 1"."""
     row = posting.row
     tensors = [f"{dtype} {tuple(shape)}" for dtype, shape in json.loads(reader.blob(row[Column.TENSOR]) or b"[]")]
     shown = ", ".join(tensors[:2]) + (f" and {len(tensors) - 2} more" if len(tensors) > 2 else "")

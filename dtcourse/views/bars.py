@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dtcourse.events import ANY_RANK, COLLECTIVE, MARK, RECV, REGION, RETURN, SEND, Event
-from dtcourse.run import Run, channel
+from dtcourse.events import ANY_RANK, COLLECTIVE, HELD, MARK, RECV, REGION, RETURN, SEND, Event, channel
+from dtcourse.run import Run
 from dtcourse.views import words
 
 MOST_BARS, MOST_ARROWS = 30_000, 5_000
@@ -51,7 +51,11 @@ def bars(run: Run) -> Bars:
     """All bars, by rank, row and start."""
     events = sorted(run.events, key=lambda e: (e.rank, e.posted))
     start = min((e.posted for e in events), default=0)
-    end = max((t for e in events for t in (e.posted, e.ended, e.wait_to) if t is not None), default=0)
+    end = max((t for e in events for t in (e.posted, e.ended, e.wait_from, e.wait_to) if t is not None), default=0)
+    if any(
+        e.pending for e in events
+    ):  # who waits for ever writes no more: the run went on until it was ended
+        end = max(end, start + int(run.seconds * 1e9))
     clock = _Clock(run, start, end)
     regions = list(_regions([e for e in events if e.kind == REGION], clock))
     depth = 1 + max((bar.row for bar in regions), default=-1)
@@ -118,22 +122,28 @@ def _activity(run: Run, events: list[Event], clock: _Clock, depth: int) -> Itera
         if not own:
             continue
         now = own[0].posted
-        waits = sorted((e for e in own if e.wait_from is not None), key=lambda e: e.wait_from)
-        for e in waits:
-            until = clock.end if e.wait_to is None else e.wait_to
-            if e.wait_from > now:
-                yield Bar(rank, depth, COMPUTE, clock.at(now), clock.at(e.wait_from), "computes")
-            if until > now:
+        for since, until, e in sorted((wait for e in own if (wait := _waiting(e))), key=lambda wait: wait[0]):
+            if since > now:
+                yield Bar(rank, depth, COMPUTE, clock.at(now), clock.at(since), "computes")
+            if (until or clock.end) > now:
                 what = f"waits in {e.op}" + (f" for rank {e.peer}" if e.peer is not None and e.peer >= 0 else "")
-                since = clock.at(max(e.wait_from, now))
-                yield Bar(rank, depth, WAIT, since, clock.at(until), what, clock.words(e), e.wait_to is None)
-                now = until
+                what = "is held by the reader" if e.kind == HELD else what
+                at = clock.at(max(since, now)), clock.at(until)
+                yield Bar(rank, depth, WAIT, *at, what, clock.words(e), until is None)
+                now = until or clock.end
         last = max((t for e in own for t in (e.ended, e.wait_to, e.posted) if t is not None), default=now)
         if last > now:
             yield Bar(rank, depth, COMPUTE, clock.at(now), clock.at(last), "computes")
         yield from (
             Bar(rank, depth, RETURN, clock.at(e.posted), clock.at(e.posted), "returns") for e in own if e.kind == RETURN
         )
+
+
+def _waiting(e: Event) -> tuple[int, int | None, Event] | None:
+    """From when until when the rank waited in this event."""
+    if e.kind == HELD:
+        return e.posted, e.ended, e
+    return (e.wait_from, e.wait_to, e) if e.wait_from is not None else None
 
 
 def _arrows(run: Run, clock: _Clock) -> Iterator[tuple[int, float, int, float]]:

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from dtcourse.events import ANY_RANK, COLLECTIVE, RECV, RETURN, SEND, Event, Line
-from dtcourse.run import Run, channel
+from dtcourse.events import ANY_RANK, COLLECTIVE, HELD, RECV, RETURN, SEND, Event, Line, channel
+from dtcourse.run import Run
 from dtcourse.views import captions, words
 from dtcourse.views.chunks import Chunk, is_provenance, pieces, row, which
 
 Key = tuple[float, int, int]  # (step, 0, 0) of messages; (step before it, 1, number) of a collective
 LATER: Key = (math.inf, 0, 0)  # posted and not completed: it stands after everything that completed
 RETURNED: Key = (math.inf, 1, 0)
-HELD = "held"  # a rank of a live run that stands still before a step, and how its tensors stand
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,4 +216,5 @@ def _together(messages: list[Message]) -> tuple[Message, ...]:
     found: dict[Message, int] = {}
     for message in messages:
         found[message] = found.get(message, 0) + 1
-    return tuple(replace(message, times=times) for message, times in found.items())
+    ordered = sorted(found.items(), key=lambda entry: (entry[0].sender, entry[0].receiver))
+    return tuple(replace(message, times=times) for message, times in ordered)

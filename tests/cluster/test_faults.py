@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,13 +31,13 @@ def the_next_run_works(cluster):
 
 def this_line(text: str) -> str:
     """What an error says of the line of this file that contains `text`."""
-    for number, line in enumerate(open(__file__), 1):
+    for number, line in enumerate(Path(__file__).read_text().splitlines(), 1):
         if text in line:
             return f"test_faults.py, line {number}"
     raise AssertionError(text)
 
 
-# -- deadlocks ---------------------------------------------------------------------------------------------------------
+# -- deadlocks --------------------------------------------------------------------------------------------------
 
 
 def test_all_ranks_receive_first(cluster):
@@ -122,7 +123,7 @@ def test_receives_from_any_are_no_deadlock(cluster):
     assert cluster.run(function).results[0] == [1, 2, 3]
 
 
-# -- disagreements -----------------------------------------------------------------------------------------------------
+# -- disagreements ----------------------------------------------------------------------------------------------
 
 
 def shapes():
@@ -182,7 +183,7 @@ def test_two_ranks_disagree(cluster, function, subject, seen):
         assert all(text in str(error.value) for text in [*seen, "test_faults.py, line"])
 
 
-# -- exceptions and deaths ---------------------------------------------------------------------------------------------
+# -- exceptions and deaths --------------------------------------------------------------------------------------
 
 
 def test_one_rank_raises_while_three_wait(cluster):
@@ -279,7 +280,7 @@ def test_a_timeout_says_where_the_ranks_are():
         assert cluster.run(lambda: 7).results == [7, 7]
 
 
-# -- what cannot be sent -------------------------------------------------------------------------------------------------
+# -- what cannot be sent ----------------------------------------------------------------------------------------
 
 
 def test_a_result_that_cannot_be_pickled(cluster):
@@ -307,7 +308,7 @@ def test_per_rank_of_the_wrong_length(cluster):
         cluster.run(lambda x: x, per_rank([1, 2, 3]))
 
 
-# -- prints ------------------------------------------------------------------------------------------------------------
+# -- prints -----------------------------------------------------------------------------------------------------
 
 
 def test_a_million_printed_lines(cluster, capfd):
@@ -334,7 +335,7 @@ def test_prints_without_a_newline_and_from_below_python(cluster, capfd):
     assert "[rank 2] from C and stderr\n" in capfd.readouterr().out
 
 
-# -- a message nobody receives -----------------------------------------------------------------------------------------
+# -- a message nobody receives ----------------------------------------------------------------------------------
 
 
 def test_an_isend_that_nobody_receives_does_not_reach_the_next_run(cluster, capfd):
