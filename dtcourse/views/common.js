@@ -67,10 +67,10 @@ function toggle(parent, name, icon, act) {
 /** The frame around a view. Keys that land in it stay in it: JupyterLab would take the arrows for its cells. */
 function frameOf(el, name, keys) {
   const root = node(el, "section", { class: "dtc", tabindex: "0", role: "group", "aria-label": name });
-  root.dataset.lmSuppressShortcuts = "true";
   root.addEventListener("keydown", (event) => {
+    const notebooks = event.ctrlKey || event.metaKey || event.altKey || event.key === "Escape" || (event.shiftKey && event.key === "Enter");
+    if (notebooks) return;
     event.stopPropagation();
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
     const onButton = event.target.closest("button") && (event.key === " " || event.key === "Enter");
     if (!onButton && keys(event)) event.preventDefault();
   });

@@ -1,5 +1,6 @@
 // The chunk player: a row of chunks per rank, a stripe in a chunk per contributing rank, messages flying between frames.
-// `board` is a pure function from a frame to SVG text; `render` is the machine around it.
+// `board` is a pure function from a frame to SVG text, in parts; `paint` puts in the parts that are new; `render` (in the
+// next file) is the machine around them.
 
 const TOP = 46, LEFT = 84, FLIGHT = 500;
 
@@ -27,8 +28,18 @@ function board(film, number, wide, numbers) {
     parts.push(rankMark(film, number, rank, at));
     row.forEach((chunk, c) => parts.push(cell(film, chunk, before?.rows[rank]?.[c], rank, c, at, numbers)));
   });
-  frame.messages.forEach((message, i) => parts.push(arrow(message, i, frame.messages, at)));
-  return { markup: parts.join(""), at };
+  parts.push(frame.messages.map((message) => arrow(message, frame.messages, at)).join(""));
+  return { parts, at };
+}
+
+/** Each part is a group of the picture, and only those are drawn again whose text has changed: most chunks rest. */
+function paint(picture, parts) {
+  const old = picture.parts ?? [];
+  if (old.length !== parts.length) picture.innerHTML = "<g></g>".repeat(parts.length);
+  parts.forEach((text, i) => {
+    if (old.length !== parts.length || old[i] !== text) picture.children[i].innerHTML = text;
+  });
+  picture.parts = parts;
 }
 
 function heads(film, frame, at) {
@@ -132,7 +143,7 @@ function tell(film, chunk, rank, c) {
 }
 
 /** The way of a message: straight to the next row, beside the chunks to a farther one, round the ranks if no chunk. */
-function way(m, i, messages, at) {
+function way(m, messages, at) {
   const down = m.to > m.from, y0 = at.y(m.from) + (down ? at.tall : 0), y1 = at.y(m.to) + (down ? 0 : at.tall), end = down ? -4 : 4;
   if (m.chunk === null || m.from === m.to) {
     const a = at.y(m.from) + at.tall / 2, b = at.y(m.to) + at.tall / 2, bow = 18 + 6 * Math.abs(m.to - m.from);
@@ -148,8 +159,8 @@ function way(m, i, messages, at) {
   return { d, tip: [out, y1 + end / 2, down ? 90 : -90], label: [out - 8, y1 - lip * 1.6 + 4, "end"] };
 }
 
-function arrow(m, i, messages, at) {
-  const { d, tip: [x, y, turn], label } = way(m, i, messages, at);
+function arrow(m, messages, at) {
+  const { d, tip: [x, y, turn], label } = way(m, messages, at);
   const text = (m.times > 1 ? `${m.times} \u00d7 ` : "") + size(m.bytes), lost = m.arrived ? "" : " dtc-lost";
   const data = { class: "dtc-message", "data-from": m.from, "data-to": m.to, "data-chunk": m.chunk ?? "", "data-bytes": m.bytes, "data-arrived": m.arrived + "" };
   return tag("g", data,

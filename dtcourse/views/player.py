@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ class Live(Protocol):
 
     def advance(self) -> None: ...
 
-    def finish(self) -> None: ...
+    def finish(self) -> Any: ...
 
     def on_change(self, callback: Callable[[], None]) -> None: ...
 
@@ -81,9 +82,13 @@ class Player(View):
         if message.get("kind") == "advance":
             self._live.advance()
         elif message.get("kind") == "finish":
-            self._live.finish()
+            threading.Thread(target=self._finish, daemon=True).start()
         elif message.get("kind") == "hello":
             self._publish(everything=True)
+
+    def _finish(self) -> None:
+        with contextlib.suppress(Exception):  # how the run ended is in the run: the next frames show it
+            self._live.finish()
 
     def _changed(self) -> None:
         """Called from a thread of the live run, perhaps a thousand times a second: gather, then send once."""

@@ -72,13 +72,13 @@ function render({ model, el }) {
 
   function show(moving) {
     const frame = film.frames[state.at], wide = root.classList.contains("dtc-large") ? 660 : 960;
-    const { markup, at } = board(film, state.at, wide, state.numbers);
+    const { parts, at } = board(film, state.at, wide, state.numbers);
     picture.setAttribute("viewBox", `0 0 ${at.wide} ${at.high}`);
     picture.setAttribute("aria-label", `${frame.title}: ${frame.caption}`);
     picture.dataset.frame = state.at;
     picture.classList.toggle("dtc-moving", moving && !still());
-    picture.innerHTML = markup;
-    if (moving && !still()) fly(picture);
+    paint(picture, parts);
+    if (moving && !still()) requestAnimationFrame(() => fly(picture)); // the new picture first, then what flies
     const good = (note) => /^(\d+) of \1 chunks/.test(note);
     caption.innerHTML = esc(frame.caption) + frame.notes.map((n) => ` <span class="${good(n) ? "dtc-good" : "dtc-note"}">${esc(n)}</span>`).join("");
     listing.innerHTML = code(film, frame);

@@ -1,0 +1,122 @@
+"""Views in a real JupyterLab: keys step the player and not the notebook, and the saved file has a picture."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from chromium import browser, why_not
+from lab import Lab, lab, run_cell, save
+from nbconvert import HTMLExporter
+from simulated import ring_run
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "a browser is here"),
+]
+
+RECORDED = "from dtcourse.run import Run\nplayer = Run.load('ring.run').player()\nplayer"
+LIVE = """
+from dtcourse import Cluster, per_rank, provenance
+from dtcourse.collectives.ring import ring_all_reduce
+cluster = Cluster(2)
+live = cluster.step(ring_all_reduce, per_rank([provenance(2, rank, 6) for rank in range(2)]))
+live.player()
+"""
+ROOT = "section.dtc"
+
+
+@pytest.fixture(scope="module")
+def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    folder = tmp_path_factory.mktemp("lab")
+    ring_run(4, 10).save(folder / "ring.run")
+    for name, cells in {"recorded": [RECORDED, "player.step", "'the end'"], "live": [LIVE, "cluster.close()"]}.items():
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source.strip()) for source in cells])
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, folder / f"{name}.ipynb")
+    with lab(folder) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+def active_cell(page: Any) -> int:
+    return page.evaluate(
+        "[...document.querySelectorAll('.jp-Notebook-cell')].findIndex(c => c.matches('.jp-mod-active'))"
+    )
+
+
+def frame(page: Any) -> str:
+    return page.locator(f"{ROOT} svg.dtc-picture").get_attribute("data-frame")
+
+
+def test_the_player_of_a_saved_run(jupyter: Lab, chromium: Any) -> None:
+    page = chromium.new_page()
+    jupyter.open(page, "recorded.ipynb")
+    run_cell(page, 0)
+    page.wait_for_selector(f"{ROOT} .dtc-chunk", timeout=120_000)
+    page.focus(ROOT)
+    cells, active = page.locator(".jp-Notebook-cell").count(), active_cell(page)
+    assert frame(page) == "0"
+
+    page.keyboard.press("ArrowRight")
+    assert frame(page) == "1"
+    counts = page.locator(f"{ROOT} .dtc-chunk").evaluate_all(
+        "all => Object.fromEntries(all.map(c => [c.dataset.rank + c.dataset.chunk, c.dataset.counts]))"
+    )
+    received = {"10": "1,1,0,0", "21": "0,1,1,0", "32": "0,0,1,1", "03": "1,0,0,1"}
+    own = {f"{r}{c}": ",".join(str(int(r == i)) for i in range(4)) for r in range(4) for c in range(4)}
+    assert counts == own | received
+
+    for key in ("ArrowRight", "ArrowDown", "ArrowUp", "ArrowDown", "ArrowDown", "b", "ArrowLeft"):
+        page.keyboard.press(key)
+    assert frame(page) == "1"
+    assert active_cell(page) == active
+    assert page.locator(".jp-Notebook-cell").count() == cells
+    page.keyboard.press("End")
+    page.wait_for_timeout(300)  # the step goes to the kernel a little after the picture
+    run_cell(page, 1)
+    page.wait_for_selector(".jp-Notebook-cell:nth-child(2) .jp-OutputArea-output pre", timeout=30_000)
+    assert "6" in page.locator(".jp-Notebook-cell").nth(1).locator(".jp-OutputArea-output").inner_text()
+
+    file = jupyter.folder / "recorded.ipynb"
+    save(page, file)
+    page.close()
+    saved_notebook_has_the_filmstrip(file, chromium)
+
+
+def saved_notebook_has_the_filmstrip(file: Path, chromium: Any) -> None:
+    notebook = nbformat.read(file, as_version=4)
+    assert "widgets" not in notebook.metadata, "a saved widget state would hide the picture"
+    html, _ = HTMLExporter().from_notebook_node(notebook)
+    shown = file.with_suffix(".html")
+    shown.write_text(html)
+    context = chromium.new_context(offline=True)
+    page = context.new_page()
+    page.goto(shown.as_uri(), wait_until="domcontentloaded")
+    picture = page.locator(".jp-OutputArea-output img").first
+    picture.wait_for(timeout=20_000)
+    assert picture.get_attribute("src").startswith("data:image/png;base64,")
+    assert picture.evaluate("image => image.naturalWidth") > 600
+    context.close()
+
+
+def test_a_live_run_is_stepped_by_the_player(jupyter: Lab, chromium: Any) -> None:
+    page = chromium.new_page()
+    jupyter.open(page, "live.ipynb")
+    run_cell(page, 0)
+    page.wait_for_selector(f"{ROOT} .dtc-bar", timeout=120_000)
+    page.focus(ROOT)
+    assert page.get_by_role("button", name="let the ranks take one step").count() == 1
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(f'{ROOT} svg[data-frame="1"] .dtc-message[data-arrived="true"]', timeout=30_000)
+    page.get_by_role("button", name="let the ranks run to the end").click()
+    page.wait_for_selector(f'{ROOT} svg[data-frame="2"] [data-complete="true"]', timeout=30_000)
+    assert page.locator(f'{ROOT} [data-complete="true"]').count() == 4
+    page.close()
