@@ -24,7 +24,7 @@ demo: .venv/ready
 test: .venv/ready-test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(if $(LESSONS),$(PY) -m nbstripout --verify $(LESSONS))
+	$(if $(LESSONS),$(PY) -m nbstripout --verify --keep-id $(LESSONS))
 	$(PY) -m pytest $(ARGS)
 
 bench: .venv/ready-bench

@@ -33,7 +33,7 @@ class Answer:
     def verdict(self) -> str:
         """The first sentence: what it is, and what the reader had said."""
         value = f"{self.value:,}" if isinstance(self.value, (int, float)) else self.value
-        said = "" if self.right is None else f" You said {self.predicted}{': right.' if self.right else '.'}"
+        said = "" if self.right is None else f" You said {self.predicted}{': well predicted.' if self.right else '.'}"
         return f"The run says: {value}.{said}"
 
     def __repr__(self) -> str:
