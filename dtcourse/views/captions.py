@@ -12,7 +12,7 @@ from dtcourse.views.chunks import Chunk, Piece, cuts
 if TYPE_CHECKING:
     from dtcourse.views.film import Frame, Message
 
-MOST = 4  # messages or notes named one by one
+MOST = 4  # messages or notes are named one by one
 
 
 def add(frames: list[Frame], world: int) -> list[Frame]:
@@ -25,7 +25,7 @@ def add(frames: list[Frame], world: int) -> list[Frame]:
             list(_undone(frames[number - 1], frame)) if number else []
         )
         seen = set(found)
-        notes = (_capital(words.some(fresh, MOST)) + ".",) if fresh else ()
+        notes = (_capital(words.some(fresh, MOST, "; ")) + ".",) if fresh else ()
         if number == len(frames) - 1 and not frame.waits:
             notes += tuple(_completeness(frame))
         done.append(replace(frame, notes=notes, caption=_caption(frame, last, world)))
@@ -83,9 +83,9 @@ def _odd(piece: Piece, homes: list[tuple[int, int]]) -> Iterator[str]:
         start, stop = piece.start + piece.moved, piece.stop + piece.moved
         home = f"chunk {homes.index((start, stop))}" if (start, stop) in homes else f"positions {start} to {stop - 1}"
         yield f"holds {home}"
-    for rank, count in enumerate(piece.counts):
-        if count > 1:
-            yield f"rank {rank} counts {count} times"
+    for times in sorted(set(piece.counts) - {0, 1}):
+        who = [rank for rank, count in enumerate(piece.counts) if count == times]
+        yield f"{words.ranks(who)} count{'s' if len(who) == 1 else ''} {times} times"
 
 
 def _undone(before: Frame, frame: Frame) -> Iterator[str]:

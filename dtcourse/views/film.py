@@ -187,7 +187,7 @@ class _Cutter:
         text = self.run.sources.get(line.file, "").splitlines()
         at = line.number - 1
         shown = text[at] if 0 <= at < len(text) else ""
-        return SourceLine(words.place(line), shown, tuple(text[max(at - 2, 0) : at]), tuple(text[at + 1 : at + 3]))
+        return SourceLine(words.place(line), shown, tuple(text[max(at - 1, 0) : at]), tuple(text[at + 1 : at + 5]))
 
 
 def _keys(events: list[Event]) -> Iterator[tuple[int, Key]]:

@@ -67,6 +67,9 @@ class _Strip:
             middle = (x - 0.35, y + rank + HIGH / 2)
             self.marks["o", colour(rank), 150].append(middle)
             self.marks[f"${rank}$", ink(rank), 30 if rank < 10 else 55].append(middle)
+            if any(wait.rank == rank for wait in frame.waits):
+                style = {"fontsize": 6, "ha": "center", "va": "top", "color": WARN, "fontweight": "bold"}
+                self.texts.append((x - 0.35, y + rank + HIGH, "waits", style))
             for c, chunk in enumerate(row):
                 self.chunk(chunk, x + c, y + rank)
         for message in frame.messages:

@@ -82,7 +82,7 @@ function cell(film, chunk, before, rank, c, at, numbers) {
     tag("rect", { x, y, width: w, height: h, rx: 7, class: "dtc-cell" }),
     inside,
     numbers || !film.decoded ? figures(chunk, x, y, w, h, film.decoded) : "",
-    chunk.complete ? tag("rect", { x, y, width: w, height: h, rx: 7, fill: "none", class: "dtc-complete" }) + tick(x + w - 3, y + 3) : "",
+    chunk.complete ? tag("rect", { x, y, width: w, height: h, rx: 7, fill: "none", class: "dtc-complete" }) + tick(x + w, y) : "",
     changed ? tag("rect", { x: x - rim, y: y - rim, width: w + 2 * rim, height: h + 2 * rim, rx: 10, class: "dtc-changed" }) : "");
 }
 
@@ -165,7 +165,7 @@ function arrow(m, messages, at) {
   const data = { class: "dtc-message", "data-from": m.from, "data-to": m.to, "data-chunk": m.chunk ?? "", "data-bytes": m.bytes, "data-arrived": m.arrived + "" };
   return tag("g", data,
     tag("title", {}, esc(`rank ${m.from} to rank ${m.to}: ${m.what}, ${size(m.bytes)}${m.arrived ? "" : ", has not arrived"}`)),
-    tag("path", { d, class: "dtc-halo" }), tag("path", { d, class: "dtc-path" + lost }),
+    label ? tag("path", { d, class: "dtc-halo" }) : "", tag("path", { d, class: "dtc-path" + lost }),
     m.arrived
       ? tag("path", { d: "M0 0l-9-5v10z", transform: `translate(${x} ${y}) rotate(${turn})`, class: "dtc-head-of-arrow" })
       : tag("path", { d: `M${x - 5} ${y - (turn > 0 ? 9 : turn < 0 ? 1 : 5)}l10 10m0-10l-10 10`, class: "dtc-path dtc-lost", style: "stroke-dasharray:none" }),

@@ -47,6 +47,7 @@ class Player(View):
         self._sent = [frame_data(frame) for frame in shown.frames]
         super().__init__(data=film_data(shown, self._run, self._state()), step=shown.at(step))
         self._lock, self._due = threading.Lock(), False
+        self._about: dict[str, Any] = {}  # what was sent last, besides frames
         if self._live is not None:
             self.on_msg(lambda _widget, message, _buffers: self._obey(message))
             self._live.on_change(self._changed)
@@ -115,6 +116,9 @@ class Player(View):
             self._sent = frames
             about = film_data(shown, self._run, self._state())
             del about["frames"]
+            if not fresh and about == self._about:
+                return
+            self._about = about
             self.send({"kind": "frames", "film": about, "frames": fresh, "length": len(frames), "jump": jump})
 
 

@@ -25,9 +25,9 @@ def ranks(numbers: Iterable[int], world: int | None = None) -> str:
     return f"rank{'s' if len(found) != 1 else ''} {', '.join(map(str, found))}"
 
 
-def some(parts: list[str], most: int) -> str:
+def some(parts: list[str], most: int, separator: str = ", ") -> str:
     """The first `most` of the parts, and how many more there are."""
-    shown = ", ".join(parts[:most])
+    shown = separator.join(parts[:most])
     return shown if len(parts) <= most else f"{shown} and {len(parts) - most} more"
 
 

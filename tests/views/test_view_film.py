@@ -103,7 +103,7 @@ def test_a_collective_is_a_frame_between_the_steps() -> None:
     assert [frame.title for frame in frames] == ["start", "step 1", "step 2", "all_reduce"]
     assert frames[-1].messages == ()
     assert frames[-1].rows[0][0].pieces[0].counts == (2, 2)
-    assert "rank 0 counts 2 times" in frames[-1].notes[0]
+    assert "ranks 0, 1 count 2 times" in frames[-1].notes[0]
 
 
 def test_a_receive_posted_early_has_seen_an_older_state() -> None:
@@ -127,7 +127,7 @@ def test_lines_of_code() -> None:
     assert who == "all ranks"
     assert shown.lines[number].place == "ring.py, line 12"
     assert shown.lines[number].text.strip().startswith("exchange(")
-    assert len(shown.lines[number].before) == 2
+    assert len(shown.lines[number].before) == 1
 
 
 def test_at_finds_the_frame_of_a_step() -> None:
