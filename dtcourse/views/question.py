@@ -33,8 +33,8 @@ class Answer:
     def verdict(self) -> str:
         """The first sentence: what it is, and what the reader had said."""
         value = f"{self.value:,}" if isinstance(self.value, (int, float)) else self.value
-        said = "" if self.right is None else f" You said {self.predicted}{': well predicted.' if self.right else '.'}"
-        return f"The run says: {value}.{said}"
+        said = "" if self.right is None or self.predicted == value else f" You said {self.predicted}."
+        return f"The run says: {value}.{said}{' Well predicted.' if self.right else ''}"
 
     def __repr__(self) -> str:
         return f"{self.question}\n{self.verdict} {self.explain}".rstrip()
@@ -51,11 +51,11 @@ class Question(widgets.VBox):
     """A question with a field, or with choices, for the reader's prediction."""
 
     def __init__(self, question: str, choices: Sequence[str] = (), placeholder: str = "") -> None:
-        self.question = question
+        self.question, self.choices = question, tuple(choices)
         self._answer: Answer | None = None
         self._said = widgets.HTML()
         if choices:
-            self._field = widgets.RadioButtons(options=list(choices), value=None, layout={"width": "auto"})
+            self._field = widgets.RadioButtons(options=self.choices, value=None, layout={"width": "auto"})
         else:
             self._field = widgets.Text(placeholder=placeholder or "a number, then Enter", continuous_update=False)
         self._field.observe(self._noted, "value")
@@ -73,7 +73,12 @@ class Question(widgets.VBox):
         self._field.value = str(value)
 
     def answer(self, value: Any, explain: str = "", within: float = 0.01) -> Answer:
-        """What really came, a number (right if predicted `within` this part of it) or one of the choices."""
+        """What really came: a number (right if predicted `within` this part of it), or one of the choices.
+
+        A choice may be given by its number, from 1, so that a reader who looks ahead does not read it.
+        """
+        if self.choices and isinstance(value, int):
+            value = self.choices[value - 1]
         self._answer = Answer(self.question, value, explain, self.predicted, within)
         return self._answer
 
@@ -86,8 +91,7 @@ class Question(widgets.VBox):
             self._said.value = _html(self.answer(self._answer.value, within=self._answer.within).verdict)
 
     def __repr__(self) -> str:
-        choices = [f"  ( ) {choice}" for choice in getattr(self._field, "options", ())]
-        return "\n".join([f"Your prediction: {self.question}", *choices])
+        return "\n".join([f"Your prediction: {self.question}", *(f"  ( ) {choice}" for choice in self.choices)])
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         return {**super()._repr_mimebundle_(**kwargs), "text/plain": repr(self)}

@@ -25,14 +25,16 @@ def test_another_number_is_not_right(said):
 def test_a_time_need_not_be_exact():
     question = Question("How long?")
     question.predicted = 100
-    assert question.answer(117, within=0.2).right
+    assert question.answer(117, within=0.2).verdict == "The run says: 117. You said 100. Well predicted."
     assert not question.answer(130, within=0.2).right
 
 
 def test_a_choice():
     question = Question("Which?", ["right", "wrong"])
     question.predicted = "wrong"
-    assert question.answer("wrong").verdict == "The run says: wrong. You said wrong: well predicted."
+    assert question.answer("wrong").verdict == "The run says: wrong. Well predicted."
+    assert question.answer(2).verdict == "The run says: wrong. Well predicted."
+    assert question.answer(1).verdict == "The run says: right. You said wrong."
 
 
 def test_no_prediction_is_no_error():
