@@ -81,9 +81,9 @@ class Film:
     failure: str | None = None
 
     def at(self, step: int) -> int:
-        """The number of the frame after `step`; the nearest one if there was no such step."""
-        at = [i for i, frame in enumerate(self.frames) if frame.step is not None and frame.step <= step]
-        return at[-1] if at else 0
+        """The number of the frame after `step`: the last one of all if the run did not get so far."""
+        at = [i for i, frame in enumerate(self.frames) if frame.step is not None and frame.step >= step]
+        return at[0] if at else len(self.frames) - 1
 
 
 def film(run: Run, running: bool = False) -> Film:

@@ -1,7 +1,7 @@
 // The timeline: a lane per rank with rows for regions, computing and waiting, sends, receives. Bars too thin to see are
 // gathered into one, so that thousands of events cost no more than the pixels they have.
 
-const SIDE = 74, PLOT = 960 - SIDE - 8, ROW = 17, MOST_ARROWS = 200;
+const SIDE = 74, ROW = 17, MOST_ARROWS = 200;
 const FILLS = { compute: "#56B4E9", send: "#0072B2", recv: "#E69F00", collective: "#CC79A7", region: "var(--shade)" };
 const NAMES = { region: "region", compute: "computes", wait: "waits", send: "sends", recv: "receives", collective: "collective" };
 
@@ -11,12 +11,12 @@ function duration(us) {
 }
 
 /** Rows of bars from left to right; `merge` bars that lie within the same pixel. */
-function visible(bars, from, to) {
-  const shown = [], scale = PLOT / (to - from);
+function visible(bars, from, to, plot) {
+  const shown = [], scale = plot / (to - from);
   let last = null;
   bars.forEach(([rank, row, kind, start, end, , , pending], i) => {
     if (end < from || start > to) return;
-    const x = Math.max((start - from) * scale, 0), w = Math.min((end - from) * scale, PLOT) - x;
+    const x = Math.max((start - from) * scale, 0), w = Math.min((end - from) * scale, plot) - x;
     const thin = w < 1.5 && kind !== "mark" && kind !== "return";
     if (thin && last?.thin && last.rank === rank && last.row === row && x - (last.x + last.w) < 1 && last.kind === kind) {
       last.w = Math.max(x + Math.max(w, 0.5) - last.x, last.w);
@@ -39,7 +39,8 @@ function ticks(from, to) {
 
 function render({ model, el }) {
   const data = model.get("data"), rows = data.depth + 3, lane = rows * ROW + 12, high = data.world * lane + 34;
-  const view = { from: 0, to: Math.max(data.span, 1), chosen: null };
+  const view = { from: 0, to: Math.max(data.span, 1), chosen: null, wide: 960 };
+  const plot = () => view.wide - SIDE - 8;
   const hatch = "dtc-hatch-" + Math.random().toString(36).slice(2);
   const root = frameOf(el, `Timeline of ${data.title}`, onKey);
   const present = new Set(data.bars.map((b) => b[2]));
@@ -48,15 +49,15 @@ function render({ model, el }) {
   button(bar, "zoom in", "in", () => zoom(0.5)).classList.add("dtc-open");
   button(bar, "zoom out", "out", () => zoom(2)).classList.add("dtc-open");
   button(bar, "the whole run", "all", () => look(0, data.span)).classList.add("dtc-open");
-  largeType(bar, root).classList.add("dtc-open");
+  largeType(bar, root, () => { view.wide = root.classList.contains("dtc-large") ? 660 : 960; draw(); }).classList.add("dtc-open");
   const legend = node(bar, "span", { class: "dtc-legend" });
   const picture = document.createElementNS(NS, "svg");
   picture.setAttribute("class", "dtc-picture");
-  picture.setAttribute("viewBox", `0 0 960 ${high}`);
   picture.setAttribute("role", "img");
   picture.setAttribute("aria-label", `A lane per rank. Waiting: ${data.waited.map((w, r) => `rank ${r} ${Math.round(w * 100)} %`).join(", ")}`);
   root.append(picture);
   const details = node(root, "div", { class: "dtc-caption", "aria-live": "polite" });
+  const gathered = node(root, "div", { class: "dtc-foot" });
   node(root, "div", { class: "dtc-foot" }, (data.note ? esc(data.note) + " " : "")
     + "Point at a bar to read it. Keys: \u2190 \u2192 \u2191 \u2193 choose a bar, + \u2212 0 zoom; drag to move.");
   legend.innerHTML = Object.keys(NAMES).filter((k) => present.has(k)).map((k) =>
@@ -78,22 +79,25 @@ function render({ model, el }) {
   const top = (rank, row) => rank * lane + row * ROW + 4;
 
   function draw() {
-    const shown = visible(data.bars, view.from, view.to), parts = [hatching(hatch)];
+    const shown = visible(data.bars, view.from, view.to, plot()), parts = [hatching(hatch)];
     for (let rank = 0; rank < data.world; rank++) {
       const y = rank * lane;
-      if (rank % 2) parts.push(tag("rect", { x: 0, y, width: 960, height: lane, fill: "var(--shade)", opacity: 0.35 }));
+      if (rank % 2) parts.push(tag("rect", { x: 0, y, width: view.wide, height: lane, fill: "var(--shade)", opacity: 0.35 }));
       parts.push(tag("circle", { cx: 24, cy: y + lane / 2, r: 15, fill: colour(rank) }),
         tag("text", { x: 24, y: y + lane / 2 + 5, "text-anchor": "middle", "font-size": 14, "font-weight": 700, style: `fill:${ink(rank)}` }, rank),
         ...[["work", data.depth], ["send", data.depth + 1], ["recv", data.depth + 2]].map(([name, row]) =>
           tag("text", { x: SIDE - 6, y: top(rank, row) + 11, "text-anchor": "end", "font-size": 10, class: "faint" }, name)));
     }
     for (const t of ticks(view.from, view.to)) {
-      const x = SIDE + ((t - view.from) / (view.to - view.from)) * PLOT;
+      const x = SIDE + ((t - view.from) / (view.to - view.from)) * plot();
       parts.push(tag("path", { d: `M${x} 0V${high - 24}`, style: "stroke:var(--rule);stroke-width:.7" }),
         tag("text", { x, y: high - 8, "text-anchor": "middle", "font-size": 11, class: "faint" }, duration(t)));
     }
     parts.push(...shown.map(box), ...arrows());
+    picture.setAttribute("viewBox", `0 0 ${view.wide} ${high}`);
     picture.innerHTML = parts.join("");
+    const hidden = shown.reduce((sum, bar) => sum + bar.n - 1, 0);
+    gathered.textContent = hidden ? `${hidden.toLocaleString("en")} bars are too thin to draw apart from their neighbours: zoom in.` : "";
     choose(view.chosen);
   }
 
@@ -108,13 +112,13 @@ function render({ model, el }) {
   }
 
   function arrows() {
-    const scale = PLOT / (view.to - view.from);
+    const scale = plot() / (view.to - view.from);
     const near = data.arrows.filter(([, a, , b]) => b >= view.from && a <= view.to);
     if (near.length > MOST_ARROWS) return [];
     return near.map(([from, a, to, b]) => {
       const x0 = SIDE + (a - view.from) * scale, x1 = SIDE + (b - view.from) * scale;
       const y0 = top(from, data.depth + 1) + 7, y1 = top(to, data.depth + 2) + 7;
-      if (x0 < SIDE || x1 > SIDE + PLOT) return "";
+      if (x0 < SIDE || x1 > SIDE + plot()) return "";
       const turn = (Math.atan2(y1 - y0, x1 - x0) * 180) / Math.PI;
       return tag("g", { class: "dtc-arrow", "pointer-events": "none" },
         tag("path", { d: `M${x0} ${y0}L${x1} ${y1}`, class: "dtc-path", style: "stroke-width:1;opacity:.55" }),
@@ -186,18 +190,22 @@ function render({ model, el }) {
     choose(i);
   }
 
-  let drag = null;
+  let drag = null, next = null;
+  function soon(act) { // at most once a frame, however fast the mouse
+    if (!next) requestAnimationFrame(() => { next(); next = null; });
+    next = act;
+  }
   picture.addEventListener("pointerdown", (e) => { drag = [e.clientX, view.from, view.to]; root.focus({ preventScroll: true }); });
   picture.addEventListener("pointermove", (e) => {
     if (!drag || !e.buttons) return;
-    const by = ((e.clientX - drag[0]) / picture.clientWidth) * (960 / PLOT) * (drag[2] - drag[1]);
-    look(drag[1] - by, drag[2] - by);
+    const by = ((e.clientX - drag[0]) / picture.clientWidth) * (view.wide / plot()) * (drag[2] - drag[1]);
+    soon(() => look(drag[1] - by, drag[2] - by));
   });
   picture.addEventListener("wheel", (e) => {
     if (!e.ctrlKey) return;
     e.preventDefault();
-    const share = (e.offsetX * (960 / picture.clientWidth) - SIDE) / PLOT;
-    zoom(e.deltaY > 0 ? 1.25 : 0.8, view.from + share * (view.to - view.from));
+    const share = (e.offsetX * (view.wide / picture.clientWidth) - SIDE) / plot();
+    soon(() => zoom(e.deltaY > 0 ? 1.25 : 0.8, view.from + share * (view.to - view.from)));
   }, { passive: false });
   picture.addEventListener("mouseover", (e) => e.target.dataset?.i && choose(+e.target.dataset.i, +e.target.dataset.n));
   draw();

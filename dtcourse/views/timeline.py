@@ -32,6 +32,7 @@ NAMES = {
     COLLECTIVE: "collective",
 }
 MOST_ARROWS = 120
+MOST_HATCHED = 800  # hatching is slow
 
 
 class Timeline(View):
@@ -107,7 +108,10 @@ def _draw(axes: Axes, kind: str, pending: bool, some: list[Bar], high: int, fact
         boxes.append([(x, y), (end, y), (end, y + 0.9), (x, y + 0.9)])
     edge = WARN if pending else "#555555" if kind in (REGION, WAIT) else FILLS[kind]
     hatch = "xxxx" if pending else "////" if kind == WAIT else None
-    axes.add_collection(PolyCollection(boxes, facecolor=FILLS[kind], edgecolor=edge, hatch=hatch, linewidth=0.5))
+    fill = FILLS[kind]
+    if len(boxes) > MOST_HATCHED and hatch:
+        hatch, fill = None, "#b0b5be"
+    axes.add_collection(PolyCollection(boxes, facecolor=fill, edgecolor=edge, hatch=hatch, linewidth=0.5))
 
 
 def _labels(axes: Axes, found: Bars, high: int, factor: float) -> None:

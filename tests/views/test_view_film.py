@@ -156,3 +156,11 @@ def test_an_unknown_line_is_no_line() -> None:
     gone = film(Run(2, events=[dataclasses.replace(e, line=Line("gone.py", 7, "f")) for e in run.events]))
     assert gone.lines[0].place == "gone.py, line 7"
     assert gone.lines[0].text == ""
+
+
+def test_a_step_that_never_came_is_the_end() -> None:
+    receives = [
+        Event(r, 0, RECV, "recv", (0, 1), peer=1 - r, posted=r, arguments=(provenance(2, r, 4),)) for r in (0, 1)
+    ]
+    shown = film(Run(2, events=receives, failure="Deadlock"))
+    assert shown.frames[shown.at(3)].title == "stuck"
