@@ -1,0 +1,79 @@
+"""What a rank does with a reader's file: import it by its path, freshly each time, and call one of its functions."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What importing the file gave: the names that can be called, or what went wrong."""
+
+    functions: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+def examine(file: str) -> Contents:
+    """Import the file and say what is in it; also if it does not let itself be imported."""
+    try:
+        module = load(file)
+    except SyntaxError as problem:
+        code = (problem.text or "").strip()
+        return Contents(problem=f"line {problem.lineno} is not Python ({problem.msg}):  {code}")
+    except BaseException as problem:  # SystemExit too
+        return Contents(problem=f"{_place(problem, file)} raised {type(problem).__name__}: {problem}")
+    return Contents(tuple(name for name, value in vars(module).items() if callable(value)))
+
+
+def call(file: str, function: str, *args: Any, group: Sequence[int] | None = None) -> Any:
+    """Call the function of that name. `group`: the ranks of a sub-group that it is given; the others do not call it."""
+    found = getattr(load(file), function)
+    if group is None:
+        return found(*args)
+    subgroup = dist.new_group(list(group))
+    return found(*args, group=subgroup) if dist.get_rank() in group else None
+
+
+def load(file: str) -> ModuleType:
+    """Import the file as it is now, and its helpers beside it: not from sys.modules, nor from compiled leftovers."""
+    folder, name = os.path.dirname(file), os.path.basename(file).removesuffix(".py")
+    _forget_other_files(folder)
+    sys.dont_write_bytecode = True
+    linecache.checkcache(file)
+    with open(file, "rb") as source:
+        code = compile(source.read(), file, "exec", dont_inherit=True)
+    module = ModuleType(name)
+    module.__file__ = file
+    sys.modules[name] = module  # dataclasses and pickle look there
+    exec(code, module.__dict__)
+    return module
+
+
+_folder: str | None = None
+
+
+def _forget_other_files(folder: str) -> None:
+    """The ranks serve one file after another: the helpers of the last one are not those of the next."""
+    global _folder
+    if _folder is not None:
+        for name, module in list(sys.modules.items()):
+            if os.path.dirname(getattr(module, "__file__", None) or "") == _folder:
+                del sys.modules[name]
+        sys.path.remove(_folder)
+    sys.path.insert(0, folder)
+    _folder = folder
+
+
+def _place(problem: BaseException, file: str) -> str:
+    """The innermost line of the file itself that the traceback names."""
+    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == file]
+    return f"line {frames[-1].lineno} ({frames[-1].line})" if frames else "it"

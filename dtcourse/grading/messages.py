@@ -1,0 +1,114 @@
+"""What messages a run has to show, as pure functions from a `Run` to findings; no exercise in particular, no processes.
+
+Values are read from `provenance` tensors, so what a message carries is known however the code got it there: through
+views, clones, or NumPy. The n-th message of a rank is held against the n-th that the schedule asks for. Messages
+without elements may be sent or left out.
+
+Ranks and chunks are numbered within the group that communicates. `members` are its global ranks, if it is not the
+whole world; findings name those. `name` is the algorithm in words: "the ring".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dtcourse.events import COLLECTIVE, Event
+from dtcourse.grading.findings import Finding, number_of
+from dtcourse.grading.reading import chunk_text, counted, last_step, name_of, once, start_of, summed
+from dtcourse.provenance import contributions
+from dtcourse.raw import dtype_name
+from dtcourse.run import Run
+from dtcourse.views.chunks import cuts
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What a rank has to send in one step: a chunk, summed over the ranks `of`, to the rank `to`."""
+
+    to: int
+    chunk: int
+    of: tuple[int, ...]
+
+
+def own_messages(run: Run) -> Iterator[Finding]:
+    """No collective of the library: the exercise is to write one."""
+    for e in run.events:
+        if e.kind == COLLECTIVE and e.op != "barrier":
+            what = f"rank {e.rank} called the library's {e.op}; write it with sends and receives of your own"
+            yield Finding(what, e.step, e.rank, e.line)
+
+
+def messages(
+    run: Run, schedule: Sequence[Sequence[Parcel]], name: str, members: Sequence[int] | None = None
+) -> Iterator[Finding]:
+    """Each rank sends what `schedule[rank]` says, in this order, and nothing else."""
+    yield from own_messages(run)
+    members = range(len(schedule)) if members is None else members
+    for rank, parcels in zip(members, schedule, strict=True):
+        yield from _of_rank(run, rank, parcels, members, name)
+    for e in run.messages():
+        if e.rank not in members:
+            yield Finding(f"rank {e.rank} sent to rank {e.peer}, and is not in the group", e.step, e.rank, e.line)
+
+
+def _of_rank(run: Run, rank: int, parcels: Sequence[Parcel], members: Sequence[int], name: str) -> Iterator[Finding]:
+    start = start_of(run, rank)
+    if start is None:
+        return
+    sizes = [stop - begin for begin, stop in cuts(start.numel(), len(members))]
+    planned = [(step, parcel) for step, parcel in enumerate(parcels, 1) if sizes[parcel.chunk]]
+    seen = [e for e in run.messages(rank) if e.bytes]
+    for e, (step, parcel) in zip(seen, planned, strict=False):
+        if said := _differs(e, parcel, step, start, members, name):
+            yield Finding(said, e.step, rank, e.line)
+    sent = f"rank {rank} sent {number_of(len(seen), 'message')}; {name} sends {len(planned)}"
+    if len(seen) < len(planned):
+        step, parcel = planned[len(seen)]
+        yield Finding(f"{sent}: chunk {parcel.chunk} in step {step} is missing", step, rank)
+    elif len(seen) > len(planned):
+        e = seen[len(planned)]
+        what = name_of(e.payload, start.numel(), len(members))[1]
+        yield Finding(f"{sent}: {what} to rank {e.peer} is one too many", e.step, rank, e.line)
+
+
+def _differs(e: Event, parcel: Parcel, step: int, start: torch.Tensor, members: Sequence[int], name: str) -> str | None:
+    """What is wrong with a message, in words."""
+    rank, to, world, length = e.rank, members[parcel.to], len(members), start.numel()
+    if e.peer != to:
+        return f"rank {rank} sent to rank {e.peer} in step {step}; {name} sends to rank {to} there"
+    if e.dtype != dtype_name(start.dtype):
+        how = f"rank {rank} sent {e.dtype} in step {step}; its tensor holds {dtype_name(start.dtype)}"
+        return f"{how}: send the elements as they are"
+    payload = e.payload.flatten()
+    if torch.equal(payload, summed(cuts(length, world)[parcel.chunk], parcel.of, world)):
+        return None
+    chunk, what = name_of(payload, length, world)
+    if chunk is None:
+        return f"rank {rank} sent {what} in step {step}; {name} sends {chunk_text(parcel.chunk, length, world)} there"
+    if chunk != parcel.chunk:
+        return f"rank {rank} sent chunk {chunk} in step {step}; {name} sends chunk {parcel.chunk} there"
+    seen = next(c for v in payload.tolist() if (c := contributions(v, world)) != once(parcel.of, world))
+    return (
+        f"rank {rank} sent chunk {chunk} in step {step} with {counted(seen, members)}; "
+        f"{name} sends it with {counted(once(parcel.of, world), members)} there"
+    )
+
+
+def sent_bytes(run: Run, expected: Sequence[int], formulas: Sequence[str], name: str) -> Iterator[Finding]:
+    """Each rank sends exactly so many bytes in all. `formulas` say how they come about."""
+    for rank, (count, formula) in enumerate(zip(expected, formulas, strict=True)):
+        if (seen := run.bytes_sent(rank)) != count:
+            what = f"rank {rank} sent {seen:,} bytes in all; {name} sends {formula} = {count:,}"
+            yield Finding(what, last_step(run), rank)
+
+
+def partners(run: Run, allowed: Sequence[int], name: str) -> Iterator[Finding]:
+    """Each rank sends to this one rank only."""
+    yield from own_messages(run)
+    for e in run.messages():
+        if e.bytes and e.peer != allowed[e.rank]:
+            what = f"rank {e.rank} sent to rank {e.peer}; in {name} it sends to rank {allowed[e.rank]} only"
+            yield Finding(what, e.step, e.rank, e.line)

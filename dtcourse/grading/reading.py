@@ -1,0 +1,70 @@
+"""Reads from a run what all expectations need, and says it in the same words. Tensors are `provenance` tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dtcourse.events import RETURN
+from dtcourse.grading.findings import number_of
+from dtcourse.provenance import position
+from dtcourse.run import Run
+from dtcourse.views.chunks import cuts, which
+
+
+def start_of(run: Run, rank: int) -> torch.Tensor | None:
+    """The tensor that the rank began with."""
+    return next((e.arguments[0] for e in run.events if e.rank == rank and e.arguments), None)
+
+
+def end_of(run: Run, rank: int) -> torch.Tensor | None:
+    """The same tensor as it stood when the function returned."""
+    return next((e.arguments[0] for e in run.events if e.rank == rank and e.kind == RETURN and e.arguments), None)
+
+
+def last_step(run: Run) -> int:
+    """The step after which nothing moves any more."""
+    return max((e.step for e in run.messages()), default=0)
+
+
+def summed(span: tuple[int, int], of: Sequence[int], world: int) -> torch.Tensor:
+    """What positions [start, stop) hold, int64, once the ranks `of` are added up."""
+    return sum(16**rank for rank in of) + len(of) * torch.arange(*span, dtype=torch.int64) * 16**world
+
+
+def name_of(values: torch.Tensor, length: int, world: int) -> tuple[int | None, str]:
+    """Which chunk of a tensor of `length` elements this is, if it is one, and words for it."""
+    if not 0 < values.numel() <= length:
+        return None, number_of(values.numel(), "element")
+    first = position(int(values.flatten()[0]), world)
+    if first is not None and not 0 <= first <= length - values.numel():
+        return None, f"{number_of(values.numel(), 'number')} that no adding up of the ranks' tensors gives"
+    return which(values, torch.empty(length), world, True)
+
+
+def chunk_text(chunk: int, length: int, world: int) -> str:
+    """ "chunk 1 (positions 3 to 5)"."""
+    start, stop = cuts(length, world)[chunk]
+    return f"chunk {chunk} ({f'position {start}' if stop - start == 1 else f'positions {start} to {stop - 1}'})"
+
+
+def once(of: Sequence[int], world: int) -> tuple[int, ...]:
+    """How often each rank counts if the ranks `of` count once."""
+    return tuple(int(rank in of) for rank in range(world))
+
+
+def counted(counts: Sequence[int], members: Sequence[int]) -> str:
+    """ "the sum of ranks 0 and 1 (rank 1 counted twice)"; `counts` in the order of `members`."""
+    there = [rank for rank, count in zip(members, counts, strict=True) if count]
+    if not there:
+        return "nobody's numbers"
+    if len(there) == 1:
+        text = f"the numbers of rank {there[0]} alone"
+    elif len(there) == len(members) > 2:
+        text = "the sum of all ranks"
+    else:
+        text = f"the sum of ranks {', '.join(map(str, there[:-1]))} and {there[-1]}"
+    often = [(rank, count) for rank, count in zip(members, counts, strict=True) if count > 1]
+    times = ", ".join(f"rank {rank} counted {'twice' if count == 2 else f'{count} times'}" for rank, count in often)
+    return f"{text} ({times})" if often else text

@@ -1,0 +1,108 @@
+"""`Submission`: somebody's file, whose functions run on ranks and come back as a `Run`. It is never imported here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from dtcourse.cluster import Cluster, per_rank
+from dtcourse.errors import RankError, RunError, RunTimeout
+from dtcourse.grading.findings import NOT_WRITTEN, CheckFailed, NotWritten, situation
+from dtcourse.grading.loading import Contents, call, examine
+from dtcourse.grading.reading import last_step
+from dtcourse.run import Run
+
+TIMEOUT = 15.0  # seconds for a run that takes a twentieth of one: whoever reaches it is in an endless loop
+
+
+class Clusters:
+    """One cluster per world size, started when first asked for, and kept: a run then costs milliseconds."""
+
+    def __init__(self, timeout: float = TIMEOUT) -> None:
+        self._timeout = timeout
+        self._clusters: dict[int, Cluster] = {}
+
+    def of(self, world: int) -> Cluster:
+        if world not in self._clusters:
+            self._clusters[world] = Cluster(world, device="cpu", timeout=self._timeout)
+        return self._clusters[world]
+
+    def close(self) -> None:
+        for cluster in self._clusters.values():
+            cluster.close()
+        self._clusters.clear()
+
+    def __enter__(self) -> Clusters:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Submission:
+    """The functions of one file. All that can be wrong with it is raised as CheckFailed, in words."""
+
+    def __init__(self, file: Path, clusters: Clusters) -> None:
+        self.file, self._clusters = Path(file).resolve(), clusters
+        self._contents: Contents | None = None
+        self._endless: dict[str, CheckFailed] = {}  # function -> how it timed out: once is enough
+
+    def run(self, name: str, *args: Any, world: int, group: Sequence[int] | None = None) -> Run:
+        """Run the function `name` of the file on `world` ranks, watched; `per_rank(...)` among the arguments is meant.
+
+        `group`: the function gets this sub-group as `group`, and only its ranks call it. Raises CheckFailed if the
+        run does not complete (and NotWritten for a stub), with the record of what happened until then.
+        """
+        __tracebackhide__ = True
+        self._demand(name)
+        try:
+            run = self._clusters.of(world).run(call, str(self.file), name, *args, group=group, watch=True)
+        except RunError as error:
+            raise self._failed(name, error, world, args) from None
+        run.function = name
+        return run
+
+    def _demand(self, name: str) -> None:
+        """Raise CheckFailed unless the file can be imported and has this function."""
+        __tracebackhide__ = True
+        if self._contents is None:
+            self._contents = self._examine()
+        if self._contents.problem:
+            raise CheckFailed(f"{self.file.name} cannot be imported: {self._contents.problem}")
+        if name not in self._contents.functions:
+            raise CheckFailed(f"{self.file.name} has no function {name}: it must be there, under this name")
+        if name in self._endless:
+            raise self._endless[name]
+
+    def _examine(self) -> Contents:
+        if not self.file.is_file():
+            return Contents(problem=f"there is no such file in {self.file.parent}")
+        try:
+            return self._clusters.of(1).run(examine, str(self.file)).results[0]
+        except RunTimeout as error:
+            line = str(error).splitlines()[1].strip().removeprefix("rank 0 ")
+            return Contents(problem=f"it does not come to an end; after {TIMEOUT:g} s it {line}")
+        except RunError as error:
+            return Contents(problem=str(error).splitlines()[0])
+
+    def _failed(self, name: str, error: RunError, world: int, args: tuple) -> CheckFailed:
+        text, run = str(error).split("\n\nThe traceback of rank")[0], error.run
+        run.function = name
+        if isinstance(error, RankError) and (
+            stub := re.match(rf"rank \d+ raised NotImplementedError: {NOT_WRITTEN}(.*)", text)
+        ):
+            return NotWritten(f"{NOT_WRITTEN}{stub[1]}", run)
+        failed = CheckFailed(f"{situation(name, world, _elements(args))}: {text}", run, last_step(run))
+        if isinstance(error, RunTimeout):
+            self._endless[name] = failed
+        return failed
+
+
+def _elements(args: tuple) -> int | None:
+    values = [a.values[0] if isinstance(a, per_rank) else a for a in args]
+    return next((value.numel() for value in values if isinstance(value, torch.Tensor)), None)
