@@ -91,3 +91,10 @@ def test_each_question_comes_before_its_answer(path):
         before, after = source.split(f"{name} = ask(", 1)
         assert f"\n{name}.answer(" not in before
         assert f"\n{name}.answer(" in after
+
+
+@each_lesson
+def test_links_lead_somewhere(path):
+    for cell in read(path).cells:
+        for link in re.findall(r"\]\(([^)#:]+)\)", cell.source if cell.cell_type == "markdown" else ""):
+            assert (path.parent / link).exists()
