@@ -220,7 +220,7 @@ class RecordedWork(dist._Work):
 
     def settle(self) -> None:
         """Note the completion now, if it happened and its callback is still on the way."""
-        if self._inner.is_completed():
+        if self._inner.get_future().done():
             self._complete(wait_from=0)
 
     def wait(self, timeout: timedelta = _FOREVER) -> bool:

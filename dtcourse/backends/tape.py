@@ -168,6 +168,9 @@ class Reader:
         self._files = files
         self._memory = mmap.mmap(files.records, _RECORDS_SIZE, access=mmap.ACCESS_READ)
 
+    def empty(self) -> bool:
+        return not _ONE.unpack_from(self._memory)[0]
+
     def rows(self, start: int) -> list[tuple[int, ...]]:
         """The rows from number `start` on that are there."""
         found, at = [], start * _ROW.size

@@ -101,7 +101,7 @@ class Cluster:
     def _send(self, requests: list[bytes], order: int) -> Supervisor:
         crew = self._crew
         for files, reader in zip(crew.tapes, crew.readers, strict=True):
-            if reader.rows(0):
+            if not reader.empty():
                 files.erase()
         supervisor = Supervisor(crew, self.timeout)
         for member, request in zip(crew.members, requests, strict=True):
@@ -127,7 +127,7 @@ class Cluster:
         return run
 
     def _record(self, function: Callable[..., Any], outcome: Outcome, error: BaseException | None) -> Run:
-        tapes = [reader.copy() for reader in self._crew.readers]
+        events, texts = record.read(self._crew.readers)
         results: list[Any] = [None] * self.world_size
         for rank, answer in outcome.answers.items():
             if answer.result is not None:
@@ -136,9 +136,9 @@ class Cluster:
             self.world_size,
             function=getattr(function, "__name__", type(function).__name__),
             results=results,
-            events=record.reads_events(tapes) if any(t.records for t in tapes) else [],
+            events=events,
             outputs=outcome.outputs,
-            sources=record.source_texts(tapes),
+            sources=texts,
             seconds=outcome.seconds,
             backend=self.backend,
             failure=f"{type(error).__name__}: {str(error).splitlines()[0]}" if error else None,

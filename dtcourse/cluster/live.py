@@ -105,13 +105,8 @@ class Live:
         return open_player(self)
 
     def _so_far(self) -> Run:
-        tapes = [reader.copy() for reader in self._crew.readers]
-        return Run(
-            self.world_size,
-            events=record.reads_events(tapes),
-            sources=record.source_texts(tapes),
-            backend=self._crew.backend,
-        )
+        events, texts = record.read(self._crew.readers)
+        return Run(self.world_size, events=events, sources=texts, backend=self._crew.backend)
 
     def __repr__(self) -> str:
         if self.done:

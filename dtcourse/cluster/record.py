@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from dtcourse import raw
-from dtcourse.backends.tape import Column, Kind, Recorded
+from dtcourse.backends.tape import Column, Kind, Reader, Recorded
 from dtcourse.cluster import sources
 from dtcourse.events import ANY_RANK, COLLECTIVE, HELD, MARK, RECV, REGION, RETURN, SEND, Event, Line
 
@@ -23,24 +23,18 @@ _KINDS = {
 }
 
 
-def source_texts(tapes: list[Recorded]) -> dict[str, str]:
-    """Label -> text of the files that the tapes speak of, as they are now."""
-    files = {
-        json.loads(tape.blob(int(reference)))[0]
-        for tape in tapes
-        for reference in set(tape.table()[:, Column.LINE].tolist()) - {0}
-    }
-    return {sources.label(file): sources.text(file) for file in files}
+def read(readers: list[Reader]) -> tuple[Callable[[], list[Event]], dict[str, str]]:
+    """A function that decodes what is on the tapes now, and label -> text of the files that they speak of.
 
-
-def reads_events(tapes: list[Recorded]) -> Callable[[], list[Event]]:
-    """A function that decodes the tapes. Labels are settled now: a later cell may have the same file name."""
-    labels: dict[str, str] = {}
-    for tape in tapes:
-        for reference in set(tape.table()[:, Column.LINE].tolist()) - {0}:
-            file = json.loads(tape.blob(int(reference)))[0]
-            labels.setdefault(file, sources.label(file))
-    return lambda: _events(tapes, labels)
+    Labels and texts are settled at once: a file may be edited, and a cell's name be given to another.
+    """
+    if all(reader.empty() for reader in readers):
+        return list, {}
+    tapes = [reader.copy() for reader in readers]
+    references = [(tape, ref) for tape in tapes for ref in set(tape.table()[:, Column.LINE].tolist()) - {0}]
+    files = {json.loads(tape.blob(reference))[0] for tape, reference in references}
+    labels = {file: sources.label(file) for file in files}
+    return lambda: _events(tapes, labels), {labels[file]: sources.text(file) for file in files}
 
 
 def _events(tapes: list[Recorded], labels: dict[str, str]) -> list[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import sys
@@ -9,7 +10,7 @@ import sysconfig
 from collections import ChainMap
 from collections.abc import Iterable
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -30,14 +31,23 @@ class per_rank:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Keeps file names: without them no line of the reader's could be named."""
+    """cloudpickle's, but for two things.
+
+    File names are kept: without them no line of the reader's could be named. And module-like objects (torch.backends,
+    torch.ops) are imported by name in the rank.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, ModuleType) and type(obj) is not ModuleType and sys.modules.get(obj.__name__) is obj:
+            return importlib.import_module, (obj.__name__,)
+        return super().reducer_override(obj)
 
     @staticmethod
     def _reduce_code(code: CodeType) -> tuple:
         make, values = cloudpickle.Pickler.dispatch_table[CodeType](code)
         return make, tuple(code.co_filename if isinstance(v, str) and v == "<dynamic-code>" else v for v in values)
 
-    dispatch_table = ChainMap({CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar = ChainMap({CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
 
 
 class Shipper:
@@ -77,13 +87,15 @@ def _pick(value: Any, rank: int) -> Any:
 
 
 def _is_readers(module: Any) -> bool:
-    if not isinstance(module, ModuleType) or module.__name__ == "__main__":
-        return False
     file = getattr(module, "__file__", None)
-    if not isinstance(file, str):
-        return False
+    if type(module) is not ModuleType or not isinstance(file, str) or not os.path.isabs(file):
+        return False  # torch has module-like objects with invented files
     file = os.path.realpath(file)
-    return not file.startswith((_OURS, *_LIBRARIES)) and f"{os.sep}site-packages{os.sep}" not in file
+    return (
+        module.__name__ != "__main__"
+        and not file.startswith((_OURS, *_LIBRARIES))
+        and f"{os.sep}site-packages{os.sep}" not in file
+    )
 
 
 def _dumps(what: Any, function: Any) -> bytes:

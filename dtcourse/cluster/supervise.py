@@ -49,7 +49,7 @@ class Supervisor:
 
     def __init__(self, crew: Crew, timeout: float | None) -> None:
         self._crew, self._timeout = crew, timeout
-        self.watch = Watch(crew.tapes)
+        self.watch = Watch(crew.readers)
         self.running: dict[int, Member] = {m.rank: m for m in crew.members}
         self.outcome = Outcome()
         self._output = Output(crew.world_size)

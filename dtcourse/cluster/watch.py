@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from dtcourse.backends.ledger import Ledger, Posting
-from dtcourse.backends.tape import Column, Files, Kind, Reader
+from dtcourse.backends.tape import Column, Kind, Reader
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Wait:
 class Watch:
     """Follows one run."""
 
-    def __init__(self, tapes: list[Files]) -> None:
-        self.readers = [Reader(files) for files in tapes]
-        self.ledger = Ledger(self.readers)
-        self._pending: list[dict[int, Posting]] = [{} for _ in tapes]
+    def __init__(self, readers: list[Reader]) -> None:
+        self.readers = readers
+        self.ledger = Ledger(readers)
+        self._pending: list[dict[int, Posting]] = [{} for _ in readers]
         self._seen: tuple = ()
         self.operations = 0
 

@@ -77,6 +77,10 @@ def test_an_edited_module_takes_effect(cluster, tmp_path, monkeypatch):
     assert cluster.run(lambda: readers_module.answer()).results == [22, 22, 22]
 
 
+def test_module_like_objects_of_torch(cluster):
+    assert cluster.run(lambda: torch.backends.mkldnn.is_available()).results == [torch.backends.mkldnn.is_available()] * 3
+
+
 def test_ranks_are_kept(cluster):
     assert cluster.run(os.getpid).results == cluster.run(os.getpid).results == [m.pid for m in cluster._crew.members]
 
