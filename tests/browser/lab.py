@@ -48,11 +48,13 @@ def run_cell(page: Any, number: int) -> None:
 def save(page: Any, file: Path) -> None:
     """Save, and wait until the file is newer than it was."""
     before = file.stat().st_mtime_ns
-    page.locator(".jp-NotebookPanel").click(position={"x": 400, "y": 5})
+    page.locator(".jp-Notebook-cell .cm-content").last.click()
     page.keyboard.press("Control+s")
-    until = time.monotonic() + 30
-    while file.stat().st_mtime_ns == before and time.monotonic() < until:
+    for _ in range(300):
+        if file.stat().st_mtime_ns != before:
+            return
         page.wait_for_timeout(100)
+    raise RuntimeError(f"{file} was not saved")
 
 
 @contextmanager
