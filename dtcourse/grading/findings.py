@@ -36,7 +36,7 @@ class NotWritten(CheckFailed):
 def fail_on(run: Run, findings: Iterable[Finding]) -> None:
     """Raise CheckFailed with the earliest of the findings, if there are any."""
     __tracebackhide__ = True  # pytest: the test's own line is what matters
-    found = sorted(findings, key=lambda finding: finding.step)
+    found = sorted(findings, key=lambda f: (f.step, -1 if f.rank is None else f.rank))
     if not found:
         return
     first = found[0]

@@ -1,0 +1,62 @@
+"""Which exercises there are, where their files lie, and which tests each has: read, and never imported or run."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path("tests") / "exercises"  # in the folder of the course
+COURSE = Path(__file__).resolve().parent.parent.parent  # it is installed in place
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """A test that has to be passed, and what it is worth."""
+
+    __test__ = False  # pytest: not a test of ours
+
+    name: str
+    title: str
+    points: float
+
+
+def course_folder(start: Path | None = None) -> Path:
+    """The folder with exercises/ and tests/exercises/, from the working folder upwards; else where dtcourse lies."""
+    start = (start or Path.cwd()).resolve()
+    for folder in (start, *start.parents):
+        if (folder / "exercises").is_dir() and (folder / TESTS).is_dir():
+            return folder
+    return COURSE
+
+
+def exercises(course: Path) -> list[str]:
+    """The names of the exercises: those with tests and a file to fill in."""
+    names = sorted(file.stem.removeprefix("test_") for file in (course / TESTS).glob("test_*.py"))
+    return [name for name in names if (course / "exercises" / f"{name}.py").is_file()]
+
+
+def tests_file(course: Path, name: str) -> Path:
+    return course / TESTS / f"test_{name}.py"
+
+
+def tests_of(course: Path, name: str) -> list[Test]:
+    """The tests of an exercise, in the order of the file. Raises ValueError if there is no such exercise."""
+    known = exercises(course)
+    if name not in known:
+        these = ", ".join(known) or f"none: no exercises in {course / 'exercises'}"
+        raise ValueError(f"there is no exercise {name!r}; there are: {these}")
+    tree = ast.parse(tests_file(course, name).read_text(encoding="utf-8"))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    return [Test(node.name, _title(node), _points(node)) for node in functions]
+
+
+def _title(node: ast.FunctionDef) -> str:
+    return (ast.get_docstring(node) or node.name.removeprefix("test_").replace("_", " ")).splitlines()[0]
+
+
+def _points(node: ast.FunctionDef) -> float:
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.points":
+            return float(ast.literal_eval(decorator.args[0]))
+    return 1.0

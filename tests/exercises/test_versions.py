@@ -1,0 +1,98 @@
+"""The tests of the exercises, tested: solutions and right versions pass, each wrong version fails with its own message.
+
+All run in this process, on ranks that are kept from one version to the next; only the versions' own code never does.
+"""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from dtcourse.grading import suite
+from dtcourse.grading.findings import CheckFailed, NotWritten
+from dtcourse.grading.submission import Submission
+
+HERE = Path(__file__).parent
+ROOT = suite.course_folder(HERE)
+NAMES = suite.exercises(ROOT)
+
+
+def versions(kind):
+    """(exercise, file) of each version; one with helpers is a folder."""
+    for name in NAMES:
+        folder = HERE / kind / name
+        for file in sorted([*folder.glob("*.py"), *folder.glob(f"*/{name}.py")]):
+            yield pytest.param(name, file, id=f"{name}-{file.relative_to(folder).parts[0].removesuffix('.py')}")
+
+
+def failures(name, file, clusters):
+    """(test, how it failed) for each test of the exercise that this file fails, one after the other."""
+    module, submission = importlib.import_module(f"test_{name}"), Submission(file, clusters)
+    for test in suite.tests_of(ROOT, name):
+        try:
+            getattr(module, test.name)(submission)
+        except CheckFailed as failure:
+            yield test.name, failure
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_solution_passes(name, clusters):
+    assert dict(failures(name, ROOT / "solutions" / f"{name}.py", clusters)) == {}
+
+
+@pytest.mark.parametrize(("name", "file"), versions("right"))
+def test_right_version_passes(name, file, clusters):
+    assert dict(failures(name, file, clusters)) == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stub_is_not_written_yet(name, clusters, tmp_path):
+    file = tmp_path / f"{name}.py"
+    file.write_text(stub((ROOT / "solutions" / file.name).read_text()))
+    found = dict(failures(name, file, clusters))
+    assert set(found) == {test.name for test in suite.tests_of(ROOT, name)}
+    assert all(isinstance(failure, NotWritten) for failure in found.values())
+    assert all(re.fullmatch(r"not written yet: \w+", str(failure)) for failure in found.values())
+
+
+@pytest.mark.parametrize(("name", "file"), versions("wrong"))
+def test_wrong_version_says_what_is_wrong(name, file, clusters):
+    expected = re.match(r'""".*"""\n# message: (.*)\n', file.read_text())[1]
+    _, first = next(failures(name, file, clusters), (None, "no test has noticed"))
+    assert re.search(expected, str(first)), first
+
+
+def test_every_wrong_version_has_a_message_of_its_own():
+    for name in NAMES:
+        messages = [file.read_text().splitlines()[1] for file in (HERE / "wrong" / name).glob("*.py")]
+        assert len(messages) >= 12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exercise_is_the_stub_of_its_solution(name):
+    given = (ROOT / "exercises" / f"{name}.py").read_text()
+    made = stub((ROOT / "solutions" / f"{name}.py").read_text())
+    if given.count("NotImplementedError") < made.count("NotImplementedError"):
+        pytest.skip("somebody has begun to write it")
+    assert given == made
+
+
+# -- stubs -------------------------------------------------------------------------------------------------------------
+
+
+def stub(solution):
+    """A solution as the reader gets it: what is marked is replaced, inside a function, by "not written yet"."""
+    lines, name, marked = [], "", False
+    for line in solution.splitlines():
+        if not marked and (match := re.match(r"def (\w+)", line)):
+            name = match[1]
+        if line.strip() == "# BEGIN SOLUTION":
+            marked = True
+            if indent := line[: line.index("#")]:
+                lines.append(f'{indent}raise NotImplementedError("not written yet: {name}")')
+        elif line.strip() == "# END SOLUTION":
+            marked = False
+        elif not marked:
+            lines.append(line)
+    return "\n".join(lines).rstrip() + "\n"

@@ -1,0 +1,37 @@
+"""Cuts equal chunks and forgets what is left over."""
+# message: on 2 ranks, 5 elements each: rank 0 sent positions 0 to 1 in step 1; the ring sends chunk 0 \(
+
+import torch
+import torch.distributed as dist
+
+
+def ring_reduce_scatter(tensor, group=None):
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    size = tensor.numel() // world
+    chunks = tensor.view(-1)[: size * world].view(world, size)
+    for i in range(world - 1):
+        own = chunks[(rank - i - 1) % world]
+        received = torch.empty_like(own)
+        exchange(chunks[(rank - i) % world], received, group)
+        own += received
+
+
+def ring_all_gather(tensor, group=None):
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    size = tensor.numel() // world
+    chunks = tensor.view(-1)[: size * world].view(world, size)
+    for i in range(world - 1):
+        exchange(chunks[(rank - i + 1) % world], chunks[(rank - i) % world], group)
+
+
+def ring_all_reduce(tensor, group=None):
+    ring_reduce_scatter(tensor, group)
+    ring_all_gather(tensor, group)
+
+
+def exchange(outgoing, incoming, group):
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    sending = dist.isend(outgoing, group=group, group_dst=(rank + 1) % world)
+    receiving = dist.irecv(incoming, group=group, group_src=(rank - 1) % world)
+    sending.wait()
+    receiving.wait()
