@@ -1,0 +1,92 @@
+"""`check("ring")`: runs the tests of an exercise on the reader's file, in a process of their own, and reports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from dtcourse.grading import suite
+from dtcourse.grading.outcome import Outcome, read_results
+from dtcourse.grading.report import Report
+
+TIME_LIMIT = 120.0  # seconds for all tests together
+OUTPUT = "output"  # what pytest wrote
+
+
+def check(name: str, folder: str | Path | None = None, time_limit: float = TIME_LIMIT) -> Report:
+    """Run the tests of the exercise `name` on `folder`/`name`.py (default: exercises/ of the course).
+
+    The file is imported freshly, in other processes: it can neither hang nor change this one. Raises ValueError if
+    there is no such exercise.
+    """
+    course = suite.course_folder()
+    tests = suite.tests_of(course, name)
+    file = Path(folder or course / "exercises").resolve() / f"{name}.py"
+    with tempfile.TemporaryDirectory(prefix="dtcourse-check-") as results:  # of mode 0700
+        start = time.monotonic()
+        problem = _run_tests(course, name, file, Path(results), time_limit)
+        found = read_results(Path(results), tests)
+        if problem is None and any(result.outcome is Outcome.MISSING for result in found):
+            problem = "Some tests did not run:\n" + _said(Path(results))
+        return Report(name, _relative(file), found, time.monotonic() - start, problem)
+
+
+def check_in_terminal(name: str, folder: str | Path | None = None) -> int:
+    """The same, printed; 0 if everything passed, 1 if not, 2 if there is no such exercise."""
+    try:
+        report = check(name, folder)
+    except ValueError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    print(report)
+    return 0 if report.passed else 1
+
+
+def _run_tests(course: Path, name: str, file: Path, results: Path, time_limit: float) -> str | None:
+    """Run pytest; what kept it from running the tests to their end, or None."""
+    reading, holding = os.pipe()  # if this process dies, however it does, pytest sees that the pipe has closed
+    command = [
+        sys.executable, "-m", "pytest", str(suite.tests_file(course, name)), "--impl", str(file),
+        "-p", "dtcourse.grading.plugin", "--results", str(results), "--while-open", str(reading),
+        "-p", "no:cacheprovider", "--confcutdir", str(course / suite.TESTS), "-q", "--tb=short",
+    ]  # fmt: skip
+    # plugins that happen to be installed are no part of the tests, and cost time
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    with open(results / OUTPUT, "wb") as output:
+        process = subprocess.Popen(
+            command, cwd=course, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            pass_fds=[reading], start_new_session=True,  # a session: so that it can be ended with all that it started
+        )  # fmt: skip
+    try:
+        code = process.wait(time_limit)
+    except subprocess.TimeoutExpired:
+        return f"The tests were not done after {time_limit:g} s, and were ended: is there an endless loop?"
+    finally:  # the stop button, too
+        _end(process)
+        os.close(reading)
+        os.close(holding)
+    passed_or_failed = (0, 1)
+    return None if code in passed_or_failed else f"pytest ended with code {code}:\n{_said(results)}"
+
+
+def _said(results: Path) -> str:
+    """The end of what pytest wrote."""
+    return "\n".join((results / OUTPUT).read_text(errors="replace").strip().splitlines()[-20:])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and its group; the ranks end with the process."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _relative(file: Path) -> str:
+    relative = os.path.relpath(file)
+    return relative if not relative.startswith(os.path.join("..", "..")) else str(file)

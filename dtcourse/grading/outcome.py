@@ -1,0 +1,61 @@
+"""`Result`: how one test of an exercise ended. `read_results`: from the files that the tests' process wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from dtcourse.grading.suite import Test
+from dtcourse.run import Run
+
+RESULTS = "results.jsonl"  # written line by line: what is there when time is up still counts
+
+
+class Outcome(StrEnum):
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_WRITTEN = "not written yet"
+    MISSING = "did not run"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One test. `message` says what was seen and what was expected; `run` and `step` are what the player shows."""
+
+    test: Test
+    outcome: Outcome
+    message: str = ""
+    step: int = 0
+    run: Run | None = None
+    printed: tuple[str, ...] = ()  # by each rank, in the run that failed
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome is Outcome.PASSED
+
+
+def read_results(folder: Path, tests: Sequence[Test]) -> list[Result]:
+    """A result for each of `tests`, in their order; those that nothing was written of are missing."""
+    lines: dict[str, dict] = {}
+    if (file := folder / RESULTS).exists():
+        for text in file.read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            lines[line["test"]] = line
+    return [_result(test, lines.get(test.name), folder) for test in tests]
+
+
+def _result(test: Test, line: dict | None, folder: Path) -> Result:
+    if line is None:
+        return Result(test, Outcome.MISSING)
+    run = Run.load(folder / line["run"]) if "run" in line else None
+    return Result(
+        test,
+        Outcome(line["outcome"]),
+        line.get("message", ""),
+        line.get("step", 0),
+        run,
+        tuple(line.get("printed", ())),
+    )

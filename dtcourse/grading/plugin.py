@@ -1,0 +1,72 @@
+"""A pytest plugin: writes how each test of an exercise ended, a line of JSON a test, as it happens.
+
+`python -m pytest -p dtcourse.grading.plugin --results FOLDER ...` makes FOLDER/results.jsonl and, for a test that
+failed, the run that shows why. `--while-open FD`: when the other end of this pipe closes, pytest ends at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtcourse.grading.findings import CheckFailed, NotWritten
+from dtcourse.grading.outcome import RESULTS, Outcome
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--results", type=Path, metavar="FOLDER", help="write the results for dtcourse's check here")
+    parser.addoption("--while-open", type=int, metavar="FD", help="end when the other end of this pipe closes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if folder := config.getoption("--results"):
+        config.pluginmanager.register(Results(folder))
+    if pipe := config.getoption("--while-open"):
+        threading.Thread(target=_end_with_the_other_side, args=(pipe,), daemon=True).start()
+
+
+class Results:
+    """Writes into a folder that only this user can read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._done: set[str] = set()
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, None]:
+        report = (yield).get_result()
+        # a test counts once: when it was called, or when its setup did not let it be called
+        if item.name in self._done or (report.when != "call" and report.passed):
+            return
+        self._done.add(item.name)
+        problem = call.excinfo.value if call.excinfo else None
+        self._write(item.name, report, problem)
+
+    def _write(self, test: str, report: pytest.TestReport, problem: BaseException | None) -> None:
+        line: dict[str, Any] = {"test": test, "outcome": Outcome.PASSED if report.passed else Outcome.FAILED}
+        if isinstance(problem, NotWritten):
+            line["outcome"] = Outcome.NOT_WRITTEN
+        if isinstance(problem, CheckFailed):
+            line |= {"message": str(problem), "step": problem.step}
+            if problem.run and any(e.arguments for e in problem.run.events):
+                line["run"] = problem.run.save(self._folder / f"{test}.run").name
+            if problem.run:
+                line["printed"] = problem.run.outputs
+        elif not report.passed:
+            line["message"] = f"the test itself did not run to its end: {type(problem).__name__}: {problem}"
+        with open(self._folder / RESULTS, "a", encoding="utf-8") as results:
+            results.write(json.dumps(line) + "\n")
+
+
+def _end_with_the_other_side(pipe: int) -> None:
+    """The notebook's kernel may be killed at any moment; nothing of the check shall outlive it."""
+    while os.read(pipe, 1024):
+        pass
+    os.killpg(os.getpgrp(), signal.SIGKILL)

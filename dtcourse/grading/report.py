@@ -1,0 +1,109 @@
+"""`Report`: what `check` says. In a notebook a short table, and the chunk player at the step where it went wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from dtcourse.grading.outcome import Outcome, Result
+
+LINES_SHOWN = 20  # of what the ranks printed
+
+_PRE = "margin:.6em 0;padding:.6em;border-left:3px solid #b3261e;white-space:pre-wrap"
+_STYLE = {
+    Outcome.PASSED: ("✓", "#00704a"),
+    Outcome.FAILED: ("✗", "#b3261e"),
+    Outcome.NOT_WRITTEN: ("○", "#6b6b6b"),
+    Outcome.MISSING: ("?", "#6b6b6b"),
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of one check. `problem` is there if the tests could not be run to their end."""
+
+    exercise: str
+    file: str
+    results: list[Result]
+    seconds: float = 0.0
+    problem: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Every test of the exercise has run and passed."""
+        return self.problem is None and bool(self.results) and all(result.passed for result in self.results)
+
+    @property
+    def points(self) -> float:
+        return sum(result.test.points for result in self.results if result.passed)
+
+    @property
+    def first_failure(self) -> Result | None:
+        """What to look at first: the first test that failed, or else the first that is not written."""
+        order = (Outcome.FAILED, Outcome.NOT_WRITTEN)
+        found = [r for outcome in order for r in self.results if r.outcome is outcome]
+        return found[0] if found else None
+
+    @property
+    def player(self) -> Any:
+        """The chunk player at the step where the first failure shows; None if there is nothing to show."""
+        first = self.first_failure
+        return first.run.player(step=first.step) if first and first.run else None
+
+    # -- words --------------------------------------------------------------------------------------------------
+
+    @property
+    def summary(self) -> str:
+        count, all_of_them = sum(r.passed for r in self.results), len(self.results)
+        if self.passed:
+            return f"{self.exercise}: all {all_of_them} tests passed. Well done."
+        if all(r.outcome is Outcome.NOT_WRITTEN for r in self.results):
+            return f"{self.exercise}: not written yet. Fill in {self.file}, then check again."
+        points, possible = self.points, sum(r.test.points for r in self.results)
+        return f"{self.exercise}: {count} of {all_of_them} tests passed, {points:g} of {possible:g} points."
+
+    @property
+    def _explanation(self) -> list[str]:
+        """The message of the first failure, and what the ranks printed then."""
+        lines = [self.problem] if self.problem else []
+        if first := self.first_failure:
+            lines += first.message.splitlines()
+            lines += _printed(first)
+        return lines
+
+    def __repr__(self) -> str:
+        width = max((len(r.outcome) for r in self.results), default=0)
+        rows = [f"  {r.outcome.upper() if not r.passed else r.outcome:<{width}}  {r.test.title}" for r in self.results]
+        told = ["", *self._explanation] if self._explanation else []
+        return "\n".join([self.summary, *rows, *told])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_row(r) for r in self.results)
+        told = "\n".join(self._explanation)
+        told = told and f'<pre style="{_PRE}">{escape(told)}</pre>'
+        table = f'<table style="margin:0">{rows}</table>'
+        return f'<div class="dtcourse-report"><p><b>{escape(self.summary)}</b></p>{table}{told}</div>'
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        display({"text/plain": repr(self), "text/html": self._repr_html_()}, raw=True)
+        if (player := self.player) is not None:
+            display(player)
+
+
+def _row(result: Result) -> str:
+    sign, colour = _STYLE[result.outcome]
+    left = "text-align:left"
+    outcome = f'<td style="{left};color:{colour};white-space:nowrap">{sign} {escape(result.outcome)}</td>'
+    return f'<tr>{outcome}<td style="{left}">{escape(result.test.title)}</td></tr>'
+
+
+def _printed(result: Result) -> list[str]:
+    """What the ranks printed in the run that failed: a reader who prints wants to see it."""
+    lines = [f"[rank {rank}] {line}" for rank, text in enumerate(result.printed) for line in text.splitlines()]
+    if not lines:
+        return []
+    more = [f"... and {len(lines) - LINES_SHOWN} more lines"] if len(lines) > LINES_SHOWN else []
+    return ["", "It printed:", *lines[:LINES_SHOWN], *more]
