@@ -1,0 +1,181 @@
+"""`check` from end to end, on a small course of its own: what counts as passed, what is shown; and nothing stays behind."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dtcourse.grading import check, check_in_terminal, suite
+from dtcourse.grading.outcome import Outcome
+
+ROOT = Path(__file__).parent.parent.parent
+
+TESTS = '''
+import os, time
+import pytest
+from dtcourse import per_rank, provenance
+from dtcourse.grading.findings import Finding, fail_on
+
+@pytest.mark.points(2)
+def test_swap(submission):
+    """two ranks swap"""
+    run = submission.run("swap", per_rank([provenance(2, r, 4) for r in (0, 1)]), world=2)
+    fail_on(run, [Finding("rank 0 holds its own numbers", 1, 0)] if run.results[0] == "wrong" else [])
+
+def test_more(submission):
+    extra = os.environ.get("EXTRA", "")
+    if extra == "skip":
+        pytest.skip("no reason")
+    if extra == "exit":
+        os._exit(0)
+    if extra == "hang":
+        time.sleep(1000)
+    if extra == "bug":
+        raise KeyError("bug")
+'''
+RIGHT = """
+import torch, torch.distributed as dist
+
+def swap(tensor):
+    other, received = 1 - dist.get_rank(), torch.empty_like(tensor)
+    for work in (dist.isend(tensor, other), dist.irecv(received, other)):
+        work.wait()
+    tensor.copy_(received)
+"""
+WRONG = RIGHT + "    print('I am', dist.get_rank())\n    return 'wrong'\n"
+STUB = "def swap(tensor):\n    raise NotImplementedError('not written yet: swap')\n"
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A course with one exercise, the working folder two levels below it."""
+    (tmp_path / "exercises").mkdir()
+    (tmp_path / "tests" / "exercises").mkdir(parents=True)
+    (tmp_path / "lessons" / "pictures").mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "exercises" / "conftest.py", tmp_path / "tests" / "exercises")
+    (tmp_path / "tests" / "exercises" / "test_swap.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "exercises" / "swap.py").write_text(RIGHT)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path / "lessons" / "pictures")
+    return tmp_path
+
+
+def outcomes(report):
+    return [result.outcome for result in report.results]
+
+
+def test_right(course, capsys):
+    assert check_in_terminal("swap") == 0
+    assert capsys.readouterr().out.startswith("swap: all 2 tests passed. Well done.\n  passed  two ranks swap\n")
+
+
+def test_wrong_shows_the_message_the_prints_and_the_player(course):
+    (course / "exercises" / "swap.py").write_text(WRONG)
+    report = check("swap")
+    assert (report.passed, report.points) == (False, 1)
+    text = repr(report)
+    assert "1 of 2 tests passed, 1 of 3 points" in text
+    assert "swap on 2 ranks, 4 elements each: rank 0 holds its own numbers." in text
+    assert "[rank 1] I am 1" in text
+    assert "rank 0 holds its own numbers" in report._repr_html_() and "<script" not in report._repr_html_()
+    assert report.player.step == 1
+    assert "swap" not in sys.modules
+
+
+def test_stub_in_another_folder(course, tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "swap.py").write_text(STUB)
+    report = check("swap", folder=tmp_path / "mine")
+    assert outcomes(report) == [Outcome.NOT_WRITTEN, Outcome.PASSED]
+    assert repr(report).endswith("\nnot written yet: swap")
+    assert not report.passed and report.player is None
+
+
+def test_unknown_exercise(course, capsys):
+    assert check_in_terminal("swop") == 2
+    assert capsys.readouterr().err == "there is no exercise 'swop'; there are: swap\n"
+    with pytest.raises(ValueError, match="there are: swap"):
+        check("swop")
+
+
+@pytest.mark.parametrize(
+    ("extra", "outcome", "said"),
+    [
+        ("skip", Outcome.FAILED, "the test itself did not run to its end"),
+        ("bug", Outcome.FAILED, "the test itself did not run to its end: KeyError: 'bug'"),
+        ("exit", Outcome.MISSING, "Some tests did not run"),
+    ],
+)
+def test_only_what_ran_and_passed_counts(course, monkeypatch, extra, outcome, said):
+    monkeypatch.setenv("EXTRA", extra)
+    report = check("swap")
+    assert outcomes(report) == [Outcome.PASSED, outcome]
+    assert not report.passed and said in repr(report)
+
+
+def test_time_limit(course, monkeypatch):
+    monkeypatch.setenv("EXTRA", "hang")
+    (course / "exercises" / "swap.py").write_text(WRONG)
+    report = check("swap", time_limit=6)
+    assert outcomes(report)[1] == Outcome.MISSING and not report.passed
+    assert "not done after 6 s" in repr(report)
+    assert_nothing_is_left(course)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_stays_when_the_reader_stops_it(course, monkeypatch, how):
+    monkeypatch.setenv("EXTRA", "hang")
+    temporary = course / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    kernel = subprocess.Popen(
+        [sys.executable, "-c", "from dtcourse.grading import check; check('swap')"], stderr=subprocess.DEVNULL
+    )
+    wait_for(lambda: any(file.read_text() for file in temporary.glob("dtcourse-check-*/results.jsonl")))
+    kernel.send_signal(how)
+    kernel.wait()
+    assert_nothing_is_left(course)
+    if how == signal.SIGINT:
+        assert not list(temporary.glob("dtcourse-check-*"))
+
+
+def test_the_course_is_found_from_anywhere(course, monkeypatch):
+    assert suite.course_folder() == course
+    monkeypatch.chdir("/")
+    assert suite.course_folder() == ROOT
+
+
+def test_points_and_titles_are_read(course):
+    assert [(t.name, t.title, t.points) for t in suite.tests_of(course, "swap")] == [
+        ("test_swap", "two ranks swap", 2.0),
+        ("test_more", "more", 1.0),
+    ]
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def wait_for(happened, seconds=60):
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def assert_nothing_is_left(course):
+    """No process works in the folder of this test's course any more."""
+    wait_for(lambda: not [p for p in psutil.process_iter() if working_folder(p).startswith(str(course))], seconds=10)
+
+
+def working_folder(process):
+    try:
+        return process.cwd() if process.pid != os.getpid() else ""
+    except (psutil.Error, OSError):
+        return ""
