@@ -19,6 +19,8 @@ import pytest
 from dtcourse.grading.findings import CheckFailed, NotWritten
 from dtcourse.grading.outcome import RESULTS, Outcome
 
+PRINTED = 10_000  # characters kept of what a rank printed
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--results", type=Path, metavar="FOLDER", help="write the results for dtcourse's check here")
@@ -58,7 +60,7 @@ class Results:
             if problem.run and any(e.arguments for e in problem.run.events):
                 line["run"] = problem.run.save(self._folder / f"{test}.run").name
             if problem.run:
-                line["printed"] = problem.run.outputs
+                line["printed"] = [text[:PRINTED] for text in problem.run.outputs]
         elif not report.passed:
             line["message"] = f"the test itself did not run to its end: {type(problem).__name__}: {problem}"
         with open(self._folder / RESULTS, "a", encoding="utf-8") as results:

@@ -35,7 +35,7 @@ def summed(span: tuple[int, int], of: Sequence[int], world: int) -> torch.Tensor
 
 def name_of(values: torch.Tensor, length: int, world: int) -> tuple[int | None, str]:
     """Which chunk of a tensor of `length` elements this is, if it is one, and words for it."""
-    if not 0 < values.numel() <= length:
+    if values.dtype != torch.int64 or not 0 < values.numel() <= length:
         return None, number_of(values.numel(), "element")
     first = position(int(values.flatten()[0]), world)
     if first is not None and not 0 <= first <= length - values.numel():

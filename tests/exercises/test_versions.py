@@ -20,10 +20,16 @@ NAMES = suite.exercises(ROOT)
 
 def versions(kind):
     """(exercise, file) of each version; one with helpers is a folder."""
-    for name in NAMES:
-        folder = HERE / kind / name
-        for file in sorted([*folder.glob("*.py"), *folder.glob(f"*/{name}.py")]):
-            yield pytest.param(name, file, id=f"{name}-{file.relative_to(folder).parts[0].removesuffix('.py')}")
+    files = [(name, HERE / kind / name, file) for name in NAMES for file in _files(HERE / kind / name, name)]
+    return [pytest.param(name, file, id=f"{name}-{_label(folder, file)}") for name, folder, file in files]
+
+
+def _files(folder, name):
+    return sorted([*folder.glob("*.py"), *folder.glob(f"*/{name}.py")])
+
+
+def _label(folder, file):
+    return file.relative_to(folder).parts[0].removesuffix(".py")
 
 
 def failures(name, file, clusters):
@@ -66,7 +72,7 @@ def test_wrong_version_says_what_is_wrong(name, file, clusters):
 def test_every_wrong_version_has_a_message_of_its_own():
     for name in NAMES:
         messages = [file.read_text().splitlines()[1] for file in (HERE / "wrong" / name).glob("*.py")]
-        assert len(messages) >= 12
+        assert len(set(messages)) == len(messages) >= 12
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""`check` from end to end, on a small course of its own: what counts as passed, what is shown; and nothing stays behind."""
+"""`check` from end to end, on a small course of its own: what counts as passed, what is shown; nothing stays."""
 
 import os
 import shutil
@@ -71,12 +71,20 @@ def outcomes(report):
     return [result.outcome for result in report.results]
 
 
+def shown_by(report, monkeypatch):
+    """The kinds of things that a notebook is given to show."""
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda what, **options: shown.append(type(what).__name__))
+    report._ipython_display_()
+    return shown
+
+
 def test_right(course, capsys):
     assert check_in_terminal("swap") == 0
     assert capsys.readouterr().out.startswith("swap: all 2 tests passed. Well done.\n  passed  two ranks swap\n")
 
 
-def test_wrong_shows_the_message_the_prints_and_the_player(course):
+def test_wrong_shows_the_message_the_prints_and_the_player(course, monkeypatch):
     (course / "exercises" / "swap.py").write_text(WRONG)
     report = check("swap")
     assert (report.passed, report.points) == (False, 1)
@@ -86,6 +94,7 @@ def test_wrong_shows_the_message_the_prints_and_the_player(course):
     assert "[rank 1] I am 1" in text
     assert "rank 0 holds its own numbers" in report._repr_html_() and "<script" not in report._repr_html_()
     assert report.player.step == 1
+    assert shown_by(report, monkeypatch) == ["dict", "Player"]
     assert "swap" not in sys.modules
 
 

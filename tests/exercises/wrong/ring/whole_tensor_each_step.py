@@ -1,5 +1,5 @@
-"""The right sum: whole tensors go round the ring."""
-# message: ring_all_reduce on 2 ranks.*: rank 0 sent the whole tensor in step 1; the ring sends chunk 0
+"""The all-gather sends whole tensors and takes one chunk out of each."""
+# message: ring_all_gather on 2 ranks.*: rank 0 sent the whole tensor in step 1; the ring sends chunk 1
 
 import torch
 import torch.distributed as dist
@@ -19,16 +19,14 @@ def ring_all_gather(tensor, group=None):
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     chunks = tensor.view(-1).tensor_split(world)
     for i in range(world - 1):
-        exchange(chunks[(rank - i + 1) % world], chunks[(rank - i) % world], group)
+        received = torch.empty_like(tensor)
+        exchange(tensor, received, group)
+        chunks[(rank - i) % world].copy_(received.view(-1).tensor_split(world)[(rank - i) % world])
 
 
 def ring_all_reduce(tensor, group=None):
-    world = dist.get_world_size(group)
-    passing, received = tensor.clone(), torch.empty_like(tensor)
-    for _ in range(world - 1):
-        exchange(passing, received, group)
-        passing, received = received, passing
-        tensor += passing
+    ring_reduce_scatter(tensor, group)
+    ring_all_gather(tensor, group)
 
 
 def exchange(outgoing, incoming, group):
