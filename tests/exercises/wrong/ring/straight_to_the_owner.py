@@ -1,5 +1,5 @@
 """Right sum, as few bytes as the ring, another algorithm: every chunk goes straight to its owner."""
-# message: ring_reduce_scatter on 3 ranks.*: rank 0 sent to rank 2 in step 1; the ring sends to rank 1 there
+# message: ring_reduce_scatter on 3 ranks.*: rank 0 sent chunk 2 in step 1; the ring sends chunk 0 there
 
 import torch
 import torch.distributed as dist
@@ -9,7 +9,7 @@ def ring_reduce_scatter(tensor, group=None):
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     chunks = tensor.view(-1).tensor_split(world)
     works, received = [], []
-    for owner in reversed(range(world)):
+    for owner in range(world):
         if owner != rank:
             works.append(dist.isend(chunks[(owner + 1) % world], group=group, group_dst=owner))
             received.append(torch.empty_like(chunks[(rank + 1) % world]))
