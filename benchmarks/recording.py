@@ -13,7 +13,7 @@ from dtcourse import Cluster
 
 
 def rows() -> Iterator[Row]:
-    with Cluster(2) as cluster:
+    with Cluster(2, backend="gloo") as cluster:
         recorded, bare = _best(cluster, elements=1, messages=100)
         yield Row("recording, an event (100 messages in flight)", "us", (recorded - bare) * 1e6, 15)
         for megabytes in (1, 4, 16):

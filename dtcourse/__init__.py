@@ -1,30 +1,46 @@
-"""dtcourse: learn distributed training by running it. Start with `make lab`, or with `Cluster(4)`."""
+"""dtcourse: learn distributed training by running it. Start with `make lab`, or with `Cluster(4)`.
 
-try:
-    import torch  # noqa: F401
-except Exception as problem:  # a broken installation: `dtcourse doctor` must still be able to say so
-    _broken = f"torch does not work here ({problem}); `dtcourse doctor` says what to do"
+Names are imported when they are first used, so that `dtcourse doctor` also works where torch does not, and so that
+the ranks' own process loads torch at the same time as this one.
+"""
 
-    def __getattr__(name: str) -> object:
-        raise ImportError(_broken)
-else:
-    from dtcourse.cluster import Cluster, per_rank
-    from dtcourse.errors import Deadlock, MismatchError, RankDied, RankError, RunError, RunTimeout
-    from dtcourse.events import mark, region
-    from dtcourse.provenance import provenance
-    from dtcourse.run import Run
+import importlib
+import sys
 
-__all__ = [
-    "Cluster", "Deadlock", "MismatchError", "RankDied", "RankError", "Run", "RunError", "RunTimeout",
-    "mark", "per_rank", "provenance", "region",
-]  # fmt: skip
+_HOME = {
+    "Cluster": "dtcourse.cluster",
+    "per_rank": "dtcourse.cluster",
+    "Deadlock": "dtcourse.errors",
+    "MismatchError": "dtcourse.errors",
+    "RankDied": "dtcourse.errors",
+    "RankError": "dtcourse.errors",
+    "RunError": "dtcourse.errors",
+    "RunTimeout": "dtcourse.errors",
+    "mark": "dtcourse.events",
+    "region": "dtcourse.events",
+    "provenance": "dtcourse.origins",
+    "Run": "dtcourse.run",
+    "ask": "dtcourse.views.question",
+    "check": "dtcourse.grading",
+}
+
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"dtcourse has no {name}; it has {', '.join(_HOME)}")
+    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOME)
 
 
 def _make_magic_known() -> None:
     """In a notebook, `import dtcourse` is enough for `%%ranks`."""
-    import sys
-
-    if "torch" in sys.modules and (ipython := sys.modules.get("IPython")) and (shell := ipython.get_ipython()):
+    if (ipython := sys.modules.get("IPython")) and (shell := ipython.get_ipython()):
         from dtcourse.cluster.magic import load_ipython_extension
 
         load_ipython_extension(shell)

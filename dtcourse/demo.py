@@ -12,7 +12,7 @@ import torch
 
 from dtcourse import Cluster, per_rank
 from dtcourse.collectives.ring import ring_all_reduce
-from dtcourse.provenance import provenance
+from dtcourse.origins import provenance
 from dtcourse.run import Run
 from dtcourse.views import words
 from dtcourse.views.film import Frame, Message, film

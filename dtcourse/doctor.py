@@ -55,7 +55,7 @@ def examine(lessons: Path) -> Report:
     findings = [finding for check in CHECKS for finding in _survive(check)]
     broken = any(f.state == MISSING for f in findings)
     gpus = any(f.topic.startswith("GPU ") for f in findings)
-    way = "ranks on the CPU, over gloo" + (" (also with your GPU: no lesson uses it yet)" if gpus else "")
+    way = "ranks on the CPU, over shared memory" + (" (also with your GPU: no lesson uses it yet)" if gpus else "")
     way = "not yet: see below" if broken else way
     return Report(findings, [(path.stem, way) for path in sorted(lessons.glob("*.ipynb"))])
 
@@ -193,7 +193,10 @@ def _neighbour_memory() -> Iterator[Finding]:
     scope_text = f", ptrace_scope {scope.read_text().strip()}" if scope.exists() else ""
     ours = ctypes.create_string_buffer(b"hello")
     allowed = ask("memory", str(os.getpid()), str(ctypes.addressof(ours)), "5") == "hello"
-    yield Finding("process_vm_readv", f"{'allowed' if allowed else 'not allowed (no lesson needs it)'}{scope_text}")
+    yield Finding(
+        "process_vm_readv",
+        f"{'allowed' if allowed else 'not allowed: messages take two copies instead of one'}{scope_text}",
+    )
 
 
 CHECKS = (

@@ -21,7 +21,7 @@ class RunError(Exception):
 
 
 class RankError(RunError):
-    """A rank raised an exception (or returned what cannot be sent back). `rank` and `cause` say which."""
+    """A rank raised an exception, or returned what cannot be sent back. `rank` says which."""
 
     def __init__(self, message: str, run: Run | None = None, rank: int = 0) -> None:
         super().__init__(message, run)

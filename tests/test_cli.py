@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dtcourse import cli, demo
-from dtcourse.provenance import provenance
+from dtcourse.origins import provenance
 from dtcourse.run import Run
 
 

@@ -75,7 +75,7 @@ def test_gpus_are_listed_and_the_lessons_still_say_cpu(answers, tmp_path):
     assert "H200, 139 GiB, direct access to GPU 1" in text
     assert "H200, 139 GiB, no peers" in text
     assert "2.29.7" in text
-    assert report.lessons[0][1] == "ranks on the CPU, over gloo (also with your GPU: no lesson uses it yet)"
+    assert report.lessons[0][1] == "ranks on the CPU, over shared memory (also with your GPU: no lesson uses it yet)"
 
 
 def test_a_package_that_is_not_there(monkeypatch):

@@ -17,26 +17,26 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "dtcourse"
 
 ALGORITHMS = {"collectives", "parameter_server", "data_parallel", "model_parallel", "pipeline"}
-BOTTOM = {"events", "errors", "provenance", "network", "raw"}
+BOTTOM = {"events", "errors", "origins", "network", "raw"}
 LIBRARY = BOTTOM | {"run", "backends", "cluster"}
 
 # room -> what of ours it may know besides itself: rooms, or single names of a room
 KNOWS = {
     "events": set(),
-    "provenance": set(),
+    "origins": set(),
     "network": set(),
     "raw": set(),
     "errors": {"events"},
     **dict.fromkeys(ALGORITHMS, ALGORITHMS | {"events.region", "events.mark"}),
     "trace": {"events"},
-    "run": {"events", "provenance", "raw", "trace"},
-    "views": {"events", "provenance", "run"},
+    "run": {"events", "origins", "raw", "trace"},
+    "views": {"events", "origins", "run"},
     "backends": BOTTOM | {"collectives"},
     "cluster": BOTTOM | {"collectives", "backends", "run"},
     "grading": LIBRARY | ALGORITHMS | {"__init__", "views"},
     "probe": set(),
     "doctor": {"probe"},
-    "demo": {"__init__", "collectives", "provenance", "run", "views"},
+    "demo": {"__init__", "collectives", "origins", "run", "views"},
     "cli": {"demo", "doctor", "grading"},
     "__init__": LIBRARY,  # what `from dtcourse import ...` offers
 }

@@ -31,12 +31,15 @@ _MAIN_THREAD = threading.main_thread().ident
 
 
 class Recorder(dist.ProcessGroup):
-    """Wraps `inner`, the group called `name` of the global ranks `ranks`."""
+    """Wraps `inner`, the group called `name` of the global ranks `ranks`, made with torch's backend `backend`."""
 
-    def __init__(self, inner: dist.ProcessGroup, name: str, ranks: tuple[int, ...], recording: Recording) -> None:
+    def __init__(
+        self, inner: dist.ProcessGroup, name: str, ranks: tuple[int, ...], backend: str, recording: Recording
+    ) -> None:
         super().__init__(inner.rank(), inner.size())
         self.inner, self.recording = inner, recording
         self._name = name
+        self._refuses_strided = _WRONG_IF_STRIDED if "gloo" in backend else set()
         self.group = Group(zlib.crc32(f"{name} {ranks}".encode()), ranks)
         recording.ledger.join(self.group.number)
 
@@ -79,24 +82,32 @@ class Recorder(dist.ProcessGroup):
 
     # -- collectives --------------------------------------------------------------------------------------------
 
-    def _collective(self, op: str, tensors: Tensors, opts: Any, enter: Enter, *, alike: bool = True) -> dist.Work:
-        """`alike`: all ranks have to bring tensors of the same shapes."""
+    def _collective(
+        self, op: str, tensors: Tensors, opts: Any, enter: Enter, alike: Tensors | None = None
+    ) -> dist.Work:
+        """`alike`: the tensors whose shapes have to be the same on all ranks, if not `tensors`."""
         recording = self.recording
         if recording.run is None:
             return enter()
-        if op in _WRONG_IF_STRIDED and not all(t.is_contiguous() for t in tensors):
-            raise ValueError(f"{op} of a tensor that is not contiguous gives wrong values: pass tensor.contiguous()")
+        if op in self._refuses_strided and not all(t.is_contiguous() for t in tensors):
+            raise ValueError(
+                f"{op} of a tensor that is not contiguous gives wrong values on gloo: pass tensor.contiguous()"
+            )
         root = getattr(opts, "rootRank", -1)
         reduce_op = opts.reduceOp.op.name if hasattr(opts, "reduceOp") else ""
-        agree_on = op, root, reduce_op, tuple((t.dtype, tuple(t.shape) if alike else ()) for t in tensors)
+        shapes = tuple(tuple(t.shape) for t in (tensors if alike is None else alike))
+        agree_on = op, root, reduce_op, tuple(t.dtype for t in tensors), shapes
         peer = self.group.ranks[root] if root >= 0 else -1
         step = recording.steps_received + 1
         recording.hold(step)
         posting = recording.post(Kind.COLLECTIVE, op, self.group, peer, step, tensors, agree_on=agree_on)
         if op == "barrier":
             recording.tape.fill(posting.number, Column.CONTROL, 1)
-        work = RecordedWork(self, enter(), posting, tensors)
-        return work.follow() if getattr(opts, "asyncOp", True) else work
+        if getattr(opts, "asyncOp", True):
+            return RecordedWork(self, enter(), posting, tensors).follow()
+        # torch waits for it at once; a backend may do all the work, and the waiting, as it enters
+        wait_from = _begin_to_wait(recording, posting)
+        return RecordedWork(self, enter(), posting, tensors, wait_from)
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
         tensors, opts = _listed(tensors), opts or dist.AllreduceOptions()
@@ -115,7 +126,8 @@ class Recorder(dist.ProcessGroup):
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or c10d.AllgatherOptions()
-        return self._collective("all_gather", inputs, opts, lambda: self.inner.allgather(outputs, inputs, opts))
+        enter = lambda: self.inner.allgather(outputs, inputs, opts)  # noqa: E731
+        return self._collective("all_gather", inputs, opts, enter, alike=[t for listed in outputs for t in listed])
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
         opts = opts or c10d.AllgatherOptions()
@@ -158,7 +170,7 @@ class Recorder(dist.ProcessGroup):
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or c10d.AllToAllOptions()
         enter = lambda: self.inner.alltoall(outputs, inputs, opts)  # noqa: E731
-        return self._collective("all_to_all", inputs, opts, enter, alike=False)
+        return self._collective("all_to_all", inputs, opts, enter, alike=[])
 
     def all_to_all_single(
         self,
@@ -170,7 +182,7 @@ class Recorder(dist.ProcessGroup):
     ) -> dist.Work:
         opts = opts or c10d.AllToAllOptions()
         enter = lambda: self.inner.all_to_all_single(output, input, output_sizes, input_sizes, opts)  # noqa: E731
-        return self._collective("all_to_all", [input], opts, enter, alike=False)
+        return self._collective("all_to_all", [input], opts, enter, alike=[])
 
     alltoall_base = all_to_all_single
 
@@ -206,8 +218,11 @@ for _name in (
 class RecordedWork(dist._Work):
     """The handle of an operation. Notes when it is waited for, and when it is complete."""
 
-    def __init__(self, group: Recorder, inner: dist.Work, posting: Posting, tensors: Tensors) -> None:
+    def __init__(
+        self, group: Recorder, inner: dist.Work, posting: Posting, tensors: Tensors, wait_from: int = 0
+    ) -> None:
         super().__init__()
+        self._wait_from = wait_from
         self._group, self._inner, self._posting, self._tensors = group, inner, posting, tensors
         self._run = group.recording.run
         self._open = True
@@ -224,13 +239,10 @@ class RecordedWork(dist._Work):
             self._complete(wait_from=0)
 
     def wait(self, timeout: timedelta = _FOREVER) -> bool:
-        recording, number = self._group.recording, self._posting.number
+        recording = self._group.recording
         if self._run is not recording.run or not self._open:
             return self._inner.wait(timeout)
-        wait_from = now()
-        if threading.get_ident() != _MAIN_THREAD:
-            recording.tape.fill(number, Column.ASIDE, 1)
-        recording.tape.fill(number, Column.WAIT_FROM, wait_from)
+        wait_from = self._wait_from or _begin_to_wait(recording, self._posting)
         done = self._inner.wait(timeout)
         self._complete(wait_from)
         return done
@@ -277,6 +289,15 @@ class RecordedWork(dist._Work):
     _source_rank = source_rank
 
 
+def _begin_to_wait(recording: Recording, posting: Posting) -> int:
+    """Let others see that this rank waits; since when."""
+    if threading.get_ident() != _MAIN_THREAD:
+        recording.tape.fill(posting.number, Column.ASIDE, 1)
+    since = now()
+    recording.tape.fill(posting.number, Column.WAIT_FROM, since)
+    return since
+
+
 def record_all_groups(recording: Recording) -> None:
     """From now on, every process group made in this process is made with a recorder around it."""
     make = c10d._new_process_group_helper
@@ -287,7 +308,8 @@ def record_all_groups(recording: Recording) -> None:
             return group, store
         ranks = kwargs.get("global_ranks_in_group", args[2] if len(args) > 2 else ())
         name = c10d._world.pg_names[group]
-        recorder = Recorder(group, name, tuple(ranks) or tuple(range(group.size())), recording)
+        backend = str(c10d._world.pg_map[group][0])
+        recorder = Recorder(group, name, tuple(ranks) or tuple(range(group.size())), backend, recording)
         _replace_in_world(group, recorder, name)
         return recorder, store
 

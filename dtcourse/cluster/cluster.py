@@ -22,6 +22,7 @@ from dtcourse.errors import Deadlock, MismatchError, RankDied, RankError, RunErr
 from dtcourse.run import Run
 
 MAX_WORLD = 64
+BACKENDS = ("shared_memory", "gloo")
 _FREE = (1 << 62).to_bytes(8, sys.byteorder)  # a gate that holds nobody
 
 
@@ -29,7 +30,7 @@ class Cluster:
     """`world_size` ranks, kept between runs.
 
     device    "auto" or "cpu": where the ranks' tensors live
-    backend   "auto" or "gloo": the torch.distributed backend, under the recorder
+    backend   "auto", "shared_memory" or "gloo": the torch.distributed backend, under the recorder
     timeout   seconds that a run may take; None: as long as it likes
 
     Use it as it is, or with `with`. `close()` ends the ranks, and so does the end of this process, however it comes.
@@ -44,11 +45,12 @@ class Cluster:
             raise ValueError(f"a cluster has 1 to {MAX_WORLD} ranks, not {world_size!r}")
         if device not in ("auto", "cpu"):
             raise ValueError(f'device is "auto" or "cpu", not {device!r}')
-        if backend not in ("auto", "gloo"):
-            raise ValueError(f'backend is "auto" or "gloo", not {backend!r}')
+        if backend not in ("auto", *BACKENDS):
+            raise ValueError(f'backend is "auto", {" or ".join(map(repr, BACKENDS))}, not {backend!r}')
         if timeout is not None and timeout <= 0:
             raise ValueError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
-        self.world_size, self.device, self.backend, self.timeout = world_size, "cpu", "gloo", timeout
+        self.world_size, self.device, self.timeout = world_size, "cpu", timeout
+        self.backend = "shared_memory" if backend == "auto" else backend
         self.last_run: Run | None = None  # of the latest run, also if it failed
         self._shipper = Shipper()
         self._busy = threading.Lock()
@@ -77,7 +79,8 @@ class Cluster:
         self._claim()
         self._set_gate(0)
         supervisor = self._send(requests, Order.WATCH | Order.HELD)
-        live = Live(self._crew, supervisor, self._set_gate, lambda outcome: self._settle(function, supervisor, outcome))
+        settle = lambda outcome: self._settle(function, supervisor, outcome)  # noqa: E731
+        live = Live(self._crew, supervisor, self._set_gate, settle, _name(function))
         live.start(self._busy)
         return live
 
@@ -106,7 +109,7 @@ class Cluster:
         supervisor = Supervisor(crew, self.timeout)
         for member, request in zip(crew.members, requests, strict=True):
             with contextlib.suppress(ConnectionError):  # the rank is dead, as the supervisor will see
-                member.connection.send_bytes(bytes([order]) + request)
+                member.requests.send_bytes(bytes([order]) + request)
         return supervisor
 
     def _set_gate(self, step: int | None) -> None:
@@ -134,7 +137,7 @@ class Cluster:
                 results[rank] = pickle.loads(answer.result)
         return Run(
             self.world_size,
-            function=getattr(function, "__name__", type(function).__name__),
+            function=_name(function),
             results=results,
             events=events,
             outputs=outcome.outputs,
@@ -199,7 +202,7 @@ class Cluster:
         self.close()
 
     def _table(self) -> list[tuple[int, str, str, int]]:
-        return [(m.rank, self.device, self.backend, m.pid) for m in self._crew.members] if self._crew.open else []
+        return [(m.rank, self.device, self._crew.how, m.pid) for m in self._crew.members] if self._crew.open else []
 
     def __repr__(self) -> str:
         if not self._crew.open:
@@ -211,3 +214,7 @@ class Cluster:
         rows = "".join(f"<tr>{''.join(f'<td>{value}</td>' for value in row)}</tr>" for row in self._table())
         head = "<tr><th>rank</th><th>device</th><th>backend</th><th>pid</th></tr>"
         return f"<table>{head}{rows}</table>" if rows else f"<em>cluster of {self.world_size} ranks, closed</em>"
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import selectors
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import weakref
@@ -25,7 +25,8 @@ class Member:
 
     rank: int
     pid: int
-    connection: Connection
+    requests: Connection
+    answers: Connection
     output: int  # what it prints; never blocks
     stack: int  # a file into which it writes where it is, when asked
 
@@ -40,6 +41,7 @@ class Crew:
         self.gate = anonymous_file()
         self.folder = tempfile.mkdtemp(prefix="dtcourse-")  # of mode 0700
         self.members: list[Member] = []
+        self.how = backend  # as the ranks say it
         self.selector = selectors.DefaultSelector()
         self._server = ForkServer.shared()
         self._server.guard(self.folder)
@@ -54,26 +56,27 @@ class Crew:
             self._server = ForkServer.shared()
             self._server.guard(self.folder)
         self._starts += 1
-        store = os.path.join(self.folder, f"store-{self._starts}")
+        meeting_place = os.path.join(self.folder, str(self._starts))
+        os.mkdir(meeting_place, 0o700)
         for rank in range(self.world_size):
-            self.members.append(self._fork(rank, store))
+            self.members.append(self._fork(rank, meeting_place))
         for member in self.members:
             self._await_ready(member)
-            self.selector.register(member.connection, selectors.EVENT_READ, (member, "answer"))
+            self.selector.register(member.answers, selectors.EVENT_READ, (member, "answer"))
             self.selector.register(member.output, selectors.EVENT_READ, (member, "output"))
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(self.folder, f"store-{self._starts - 1}"))
 
-    def _fork(self, rank: int, store: str) -> Member:
-        mine, theirs = socket.socketpair()
+    def _fork(self, rank: int, meeting_place: str) -> Member:
+        their_requests, requests = multiprocessing.Pipe(duplex=False)  # two pipes are faster than one socket
+        answers, their_answers = multiprocessing.Pipe(duplex=False)
         output, their_output = os.pipe()
         os.set_blocking(output, False)
         stack = anonymous_file()
-        fds = (theirs.fileno(), their_output, stack, self.gate, *(fd for t in self.tapes for fd in (t.records, t.reel)))
+        ends = (their_requests.fileno(), their_answers.fileno(), their_output)
+        fds = (*ends, stack, self.gate, *(fd for t in self.tapes for fd in (t.records, t.reel)))
         arguments = {
             "rank": rank,
             "world_size": self.world_size,
-            "store": store,
+            "meeting_place": meeting_place,
             "backend": self.backend,
             "folder": os.getcwd(),
             "path": sys.path,
@@ -82,13 +85,14 @@ class Crew:
         try:
             pid = self._server.fork(arguments, fds)
         finally:
-            theirs.close()
+            their_requests.close()
+            their_answers.close()
             os.close(their_output)
-        return Member(rank, pid, Connection(mine.detach()), output, stack)
+        return Member(rank, pid, requests, answers, output, stack)
 
     def _await_ready(self, member: Member) -> None:
         try:
-            member.connection.recv()
+            self.how = member.answers.recv()
         except (EOFError, ConnectionError):
             with contextlib.suppress(BlockingIOError):
                 said = os.read(member.output, 1 << 16).decode(errors="replace")
@@ -99,6 +103,7 @@ class Crew:
         """End all ranks; how each ended (a wait status), by rank."""
         statuses = _end_members(self._server, self.members, self.selector)
         self.members.clear()
+        shutil.rmtree(os.path.join(self.folder, str(self._starts)), ignore_errors=True)
         return statuses
 
     def interrupt(self, member: Member) -> None:
@@ -121,10 +126,11 @@ def _end_members(server: ForkServer, members: list[Member], selector: selectors.
         by_pid = server.end([m.pid for m in members]) if members else {}
     for member in members:
         if selector:
-            for fileobj in (member.connection, member.output):
+            for fileobj in (member.answers, member.output):
                 with contextlib.suppress(KeyError, ValueError):
                     selector.unregister(fileobj)
-        member.connection.close()
+        member.requests.close()
+        member.answers.close()
         os.close(member.output)
         os.close(member.stack)
     return {m.rank: by_pid[m.pid] for m in members if m.pid in by_pid}

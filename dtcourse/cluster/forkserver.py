@@ -21,6 +21,7 @@ import sys
 import threading
 from typing import Any
 
+_I_AM_ONE = "DTCOURSE_FORK_SERVER"
 _HEADER = 8  # bytes: length of the pickled message that follows
 
 
@@ -59,13 +60,19 @@ class ForkServer:
                 cls._shared = ForkServer()
             return cls._shared
 
+    @classmethod
+    def start_early(cls) -> None:
+        """Start the server of this process, unless this is the server, before anybody needs it."""
+        if _I_AM_ONE not in os.environ:
+            cls.shared()
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owner = os.getpid()
         self._sock, theirs = socket.socketpair()
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         # idle threads of numpy's library would be forked along, to no use
-        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": _prepend(root)}
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": _prepend(root), _I_AM_ONE: "1"}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "from dtcourse.cluster.forkserver import main; main()", str(theirs.fileno())],

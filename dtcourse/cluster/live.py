@@ -26,7 +26,9 @@ class Live:
         supervisor: Supervisor,
         set_gate: Callable[[int | None], None],
         settle: Callable[[Outcome], Run],
+        function: str,
     ) -> None:
+        self._function = function
         self.world_size = crew.world_size
         self.step = 0
         self.error: BaseException | None = None
@@ -106,7 +108,7 @@ class Live:
 
     def _so_far(self) -> Run:
         events, texts = record.read(self._crew.readers)
-        return Run(self.world_size, events=events, sources=texts, backend=self._crew.backend)
+        return Run(self.world_size, function=self._function, events=events, sources=texts, backend=self._crew.backend)
 
     def __repr__(self) -> str:
         if self.done:

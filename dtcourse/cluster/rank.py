@@ -1,7 +1,7 @@
 """A rank: the process in which the reader's functions run.
 
 Forked from the fork server; joins the process group under the recorder, then answers one request after another
-until the socket to the reader's process closes.
+until the pipe from the reader's process closes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from dtcourse import events
+from dtcourse.backends import shared_memory
 from dtcourse.backends.recorder import record_all_groups
 from dtcourse.backends.recording import RanksDisagree, Recording
 from dtcourse.backends.tape import Files
@@ -53,8 +54,7 @@ class Failure:
     disagree: tuple[tuple[int, int], tuple[int, int]] | None = None
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What comes back: a pickled result or a failure, and whether operations were left pending."""
 
     result: bytes | None
@@ -63,25 +63,34 @@ class Answer:
 
 
 def serve(
-    fds: list[int], *, rank: int, world_size: int, store: str, backend: str, folder: str, path: list[str], environ: dict
+    fds: list[int],
+    *,
+    rank: int,
+    world_size: int,
+    meeting_place: str,
+    backend: str,
+    folder: str,
+    path: list[str],
+    environ: dict,
 ) -> None:
-    """The life of a rank. `fds`: socket, output, stack, gate, then the tapes of all ranks."""
-    socket, output, stack, gate, *tape_fds = fds
+    """The life of a rank. `fds`: requests, answers, output, stack, gate, then the tapes of all ranks."""
+    requests_fd, answers_fd, output, stack, gate, *tape_fds = fds
     _settle(rank, world_size, output, stack, folder, path, environ)
     tapes = [Files(*pair) for pair in zip(tape_fds[::2], tape_fds[1::2], strict=True)]
     recording = Recording(rank, tapes, gate)
     record_all_groups(recording)
-    connection = Connection(socket)
+    shared_memory.register()
+    os.environ["DTCOURSE_FOLDER"] = meeting_place  # where groups may put files
+    store = dist.FileStore(os.path.join(meeting_place, "store"), world_size)
+    requests, answers = Connection(requests_fd, writable=False), Connection(answers_fd, readable=False)
     with contextlib.suppress(EOFError, ConnectionError):
-        dist.init_process_group(
-            backend, store=dist.FileStore(store, world_size), rank=rank, world_size=world_size, timeout=_LONG
-        )
-        connection.send("ready")
-        groups = _Groups()
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_LONG)
+        answers.send(_how(backend))
+        groups, button = _Groups(), _StopButton()
         while True:
-            request = connection.recv_bytes()
+            request = requests.recv_bytes()
             groups.forget()
-            connection.send_bytes(pickle.dumps(_carry_out(request, recording)))
+            answers.send_bytes(pickle.dumps(tuple(_carry_out(request, recording, button))))
             groups.note(keep=bool(request[0] & Order.KEEP_GROUPS))
 
 
@@ -98,12 +107,11 @@ def _settle(rank: int, world: int, output: int, stack: int, folder: str, path: l
         os.dup2(output, fd)
     os.close(output)
     for number in (1, 2):
-        stream = open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        stream = os.fdopen(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
         setattr(sys, "stdout" if number == 1 else "stderr", stream)
     random.seed()
     np.random.seed()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # where a rank is can then be asked even while it sits in a library call
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     if sys.platform == "linux":
@@ -111,10 +119,28 @@ def _settle(rank: int, world: int, output: int, stack: int, folder: str, path: l
         ctypes.CDLL(None).prctl(parent_dies, signal.SIGKILL)
 
 
-def _carry_out(request: bytes, recording: Recording) -> Answer:
+def _how(backend: str) -> str:
+    """The backend, and by which way it moves bytes."""
+    windows = getattr(dist.group.WORLD.inner, "windows", None)
+    return f"{backend} ({windows.name})" if windows else backend
+
+
+class _StopButton:
+    """SIGINT interrupts the reader's function, and nothing else."""
+
+    def __init__(self) -> None:
+        self.heard = False
+        signal.signal(signal.SIGINT, self._press)
+
+    def _press(self, number: int, frame: Any) -> None:
+        if self.heard:
+            raise KeyboardInterrupt
+
+
+def _carry_out(request: bytes, recording: Recording, button: _StopButton) -> Answer:
     order, result, failure = request[0], None, None
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # the stop button
+        button.heard = True
         function, args, kwargs = pickle.loads(memoryview(request)[1:])
         tensors = tuple(a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
         recording.rewind(watched=tensors if order & Order.WATCH else None, held=bool(order & Order.HELD))
@@ -125,7 +151,7 @@ def _carry_out(request: bytes, recording: Recording) -> Answer:
     except BaseException as problem:  # SystemExit and KeyboardInterrupt too: the rank lives on
         failure = _failure(problem)
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        button.heard = False
         events.record_into(None)
         recording.end(returned=False)
         _flush()

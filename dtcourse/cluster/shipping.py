@@ -116,8 +116,8 @@ def _reason(function: Any, arguments: tuple, name: str, problem: Exception) -> s
     for variable, value in used.items():
         if not _can_be_sent(value):
             return (
-                f"{name} cannot be sent to the ranks: it uses {variable}, a {type(value).__name__}, which lives in this "
-                f"process alone. Create it inside {name}, so that each rank has its own. ({problem})"
+                f"{name} cannot be sent to the ranks: it uses {variable}, a {type(value).__name__}, which lives in "
+                f"this process alone. Create it inside {name}, so that each rank has its own. ({problem})"
             )
     for value in (*arguments[0], *arguments[1].values()):
         if not _can_be_sent(value):

@@ -98,7 +98,7 @@ class Supervisor:
 
     def _answer(self, member: Member) -> None:
         try:
-            answer: Answer = pickle.loads(member.connection.recv_bytes())
+            answer = Answer(*pickle.loads(member.answers.recv_bytes()))
         except (EOFError, ConnectionError):
             self._dies(member)
             return
@@ -112,7 +112,7 @@ class Supervisor:
 
     def _dies(self, member: Member) -> None:
         self.running.pop(member.rank, None)
-        self._crew.selector.unregister(member.connection)
+        self._crew.selector.unregister(member.answers)
         self.outcome.dead.append(member.rank)
         self._end(Ending.DIED)
 

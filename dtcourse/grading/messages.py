@@ -18,7 +18,7 @@ import torch
 from dtcourse.events import COLLECTIVE, Event
 from dtcourse.grading.findings import Finding, number_of
 from dtcourse.grading.reading import chunk_text, counted, last_step, name_of, once, start_of, summed
-from dtcourse.provenance import contributions
+from dtcourse.origins import contributions
 from dtcourse.raw import dtype_name
 from dtcourse.run import Run
 from dtcourse.views.chunks import cuts

@@ -8,7 +8,7 @@ import torch
 
 from dtcourse.events import RETURN
 from dtcourse.grading.findings import number_of
-from dtcourse.provenance import position
+from dtcourse.origins import position
 from dtcourse.run import Run
 from dtcourse.views.chunks import cuts, which
 

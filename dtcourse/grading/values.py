@@ -9,7 +9,7 @@ import torch
 
 from dtcourse.grading.findings import Finding
 from dtcourse.grading.reading import counted, end_of, last_step, once, start_of, summed
-from dtcourse.provenance import contributions, position
+from dtcourse.origins import contributions, position
 from dtcourse.run import Run
 from dtcourse.views.chunks import cuts
 

@@ -1,6 +1,6 @@
 """What a tensor holds, chunk by chunk: who contributed to it, and from which position. Pure functions over tensors.
 
-Chunks are cut as `torch.tensor_split` cuts them. What a chunk holds is read from its values (`dtcourse.provenance`),
+Chunks are cut as `torch.tensor_split` cuts them. What a chunk holds is read from its values (`dtcourse.origins`),
 so a wrong algorithm is shown as it really went: twice the same rank, another chunk's positions, sums of different
 positions. Values that are not provenance values have no pieces, only numbers.
 """
@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import torch
 
-from dtcourse.provenance import MAX_WORLD, contributions, position, provenance
+from dtcourse.origins import MAX_WORLD, contributions, position, provenance
 
 MOST_PIECES = 8  # a chunk in more pieces than this is drawn as one piece of unknown history
 

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from dtcourse import Cluster, Deadlock, MismatchError, RankDied, RankError, RunTimeout, per_rank
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with Cluster(4) as cluster:
+@pytest.fixture(scope="module", params=["gloo", "shared_memory"])
+def cluster(request):
+    with Cluster(4, backend=request.param) as cluster:
         yield cluster
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from dtcourse.events import RECV, REGION, RETURN, SEND, Event, Line
-from dtcourse.provenance import provenance
+from dtcourse.origins import provenance
 from dtcourse.run import Run
 
 SOURCE = """import torch

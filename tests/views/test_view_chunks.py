@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtcourse.provenance import contributions, position, provenance
+from dtcourse.origins import contributions, position, provenance
 from dtcourse.views.chunks import Piece, cuts, is_provenance, pieces, row, which
 
 worlds = st.integers(1, 8)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simulated import ring_run
 
 from dtcourse.events import COLLECTIVE, RECV, RETURN, SEND, Event, Line
-from dtcourse.provenance import provenance
+from dtcourse.origins import provenance
 from dtcourse.run import Run
 from dtcourse.views.film import demand_watched, film
 

@@ -1,0 +1,12 @@
+"""Our own transport for the CPU ranks of one machine: a `dist.ProcessGroup` that reads its neighbours' memory.
+
+block        words that all ranks of a group share: what each has published, and bells to wake each other
+windows      how a rank reads and writes the memory of another
+meetings     every collective as one pattern: say where my tensors are, read what I need, say that I am done
+mailbox      messages: whoever comes second, sender or receiver, makes the copy
+group        the `ProcessGroup` that torch sees
+"""
+
+from dtcourse.backends.shared_memory.group import NAME, register
+
+__all__ = ["NAME", "register"]

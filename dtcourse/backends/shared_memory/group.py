@@ -1,0 +1,373 @@
+"""The `ProcessGroup` that torch sees: takes torch's arguments apart and hands them to meetings and mailbox."""
+
+from __future__ import annotations
+
+import os
+import queue
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dtcourse.backends.shared_memory.block import Block
+from dtcourse.backends.shared_memory.mailbox import ANY, Mailbox, Message
+from dtcourse.backends.shared_memory.meetings import Meetings, Reduce
+from dtcourse.backends.shared_memory.windows import Direct, Staged, Windows
+
+NAME = "shared_memory"
+
+Tensors = list[torch.Tensor]
+
+_REDUCTIONS: dict[str, Reduce] = {
+    "SUM": torch.Tensor.add_,
+    "AVG": torch.Tensor.add_,
+    "PRODUCT": torch.Tensor.mul_,
+    "MIN": lambda total, part: torch.minimum(total, part, out=total),
+    "MAX": lambda total, part: torch.maximum(total, part, out=total),
+    "BAND": torch.Tensor.bitwise_and_,
+    "BOR": torch.Tensor.bitwise_or_,
+    "BXOR": torch.Tensor.bitwise_xor_,
+}
+
+
+class SharedMemoryGroup(dist.ProcessGroup):
+    """A process group over the memory of this machine."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self._block = Block(store, rank, size)
+        self.windows = _windows(store, self._block)
+        self._meetings = Meetings(self._block, self.windows, timeout.total_seconds())
+        self._mailbox = Mailbox(self._block, self.windows, timeout.total_seconds())
+        self._worker = _Worker()
+        self._closed = False
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def name(self) -> str:
+        return NAME
+
+    # -- messages -----------------------------------------------------------------------------------------------
+
+    def send(self, tensors: Tensors, receiver: int, tag: int = 0) -> dist.Work:
+        (tensor,) = tensors
+        return _MessageWork(self._mailbox, self._mailbox.send(tensor.detach().contiguous(), receiver, tag), tensor)
+
+    def recv(self, tensors: Tensors, sender: int, tag: int = 0) -> dist.Work:
+        (tensor,) = tensors
+        return _MessageWork(self._mailbox, self._mailbox.receive(_buffer(tensor), sender, tag), tensor)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
+        return self.recv(tensors, ANY, tag)
+
+    # -- collectives --------------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Tensors, opts: Any) -> dist.Work:
+        reduce = _reduction(opts, tensors)
+
+        def work() -> None:
+            for tensor in tensors:
+                with _contiguous(tensor) as (flat,):
+                    self._meetings.all_reduce(flat, reduce)
+                    self._average(flat, opts)
+
+        return self._do(work, tensors, opts)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
+        reduce = _reduction(opts, tensors)
+
+        def work() -> None:
+            (tensor,) = tensors
+            with _contiguous(tensor) as (flat,):
+                self._meetings.reduce(flat, opts.rootRank, reduce)
+                if self.rank() == opts.rootRank:
+                    self._average(flat, opts)
+
+        return self._do(work, tensors, opts)
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> dist.Work:
+        def work() -> None:
+            for tensor in tensors:
+                with _contiguous(tensor) as (flat,):
+                    self._meetings.broadcast(flat, opts.rootRank)
+
+        return self._do(work, tensors, opts)
+
+    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+        def work() -> None:
+            for outs, tensor in zip(outputs, inputs, strict=True):
+                with _contiguous(*outs) as buffers:
+                    self._meetings.all_gather(buffers, tensor.detach().contiguous())
+
+        return self._do(work, [t for outs in outputs for t in outs], opts)
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
+        def work() -> None:
+            with _contiguous(output) as (flat,):
+                self._meetings.all_gather(list(flat.view(-1).tensor_split(self.size())), input.detach().contiguous())
+
+        return self._do(work, [output], opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        return [self.all_gather_single(o, i, opts) for o, i in zip(outputs, inputs, strict=True)][-1]
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
+        def work() -> None:
+            with _contiguous(*(outputs[0] if outputs else [])) as buffers:
+                self._meetings.gather(buffers, inputs[0].detach().contiguous(), opts.rootRank)
+
+        return self._do(work, outputs[0] if outputs else [], opts)
+
+    def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
+        def work() -> None:
+            sources = [t.detach().contiguous() for t in inputs[0]] if inputs else []
+            with _contiguous(outputs[0]) as (flat,):
+                self._meetings.scatter(flat, sources, opts.rootRank)
+
+        return self._do(work, outputs, opts)
+
+    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
+        reduce = _reduction(opts, outputs)
+
+        def work() -> None:
+            for output, tensors in zip(outputs, inputs, strict=True):
+                with _contiguous(output) as (flat,):
+                    self._meetings.reduce_scatter(flat, [t.detach().contiguous() for t in tensors], reduce)
+                    self._average(flat, opts)
+
+        return self._do(work, outputs, opts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> dist.Work:
+        return self.reduce_scatter([output.view(-1)], [list(input.reshape(-1).tensor_split(self.size()))], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> dist.Work:
+        return [self.reduce_scatter_single(o, i, opts) for o, i in zip(outputs, inputs, strict=True)][-1]
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        def work() -> None:
+            with _contiguous(*outputs) as buffers:
+                self._meetings.all_to_all(buffers, [t.detach().contiguous() for t in inputs])
+
+        return self._do(work, outputs, opts)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_sizes: list[int],
+        input_sizes: list[int],
+        opts: Any = None,
+    ) -> dist.Work:
+        def parts(tensor: torch.Tensor, sizes: list[int]) -> Tensors:
+            return list(tensor.split(list(sizes)) if sizes else tensor.tensor_split(self.size()))
+
+        return self.alltoall(parts(output, output_sizes), parts(input, input_sizes), opts)
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        return self._do(self._meetings.barrier, [], opts)
+
+    # -- how -----------------------------------------------------------------------------------------------------
+
+    def _do(self, work: Callable[[], None], tensors: Tensors, opts: Any) -> dist.Work:
+        """Now, in this thread; or in the worker, if it is asynchronous or comes after something that is."""
+        if self.size() == 1 or not (getattr(opts, "asyncOp", True) or self._worker.busy):
+            work()
+            return _Done(tensors)
+        return self._worker.submit(work, tensors)
+
+    def _average(self, tensor: torch.Tensor, opts: Any) -> None:
+        if opts.reduceOp.op.name == "AVG":
+            tensor.div_(self.size())
+
+    def shutdown(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._worker.stop()
+            self._block.close()
+
+    abort = shutdown
+
+
+def _windows(store: dist.Store, block: Block) -> Windows:
+    """Direct if every rank may read every other; otherwise staged. All decide the same."""
+    Direct.allow()
+    store.set(f"pid {block.rank}", str(os.getpid()))
+    pids = [int(store.get(f"pid {rank}")) for rank in range(block.size)]
+    mine = Direct.possible(pids)
+    store.set(f"direct {block.rank}", str(int(mine)))
+    if all(int(store.get(f"direct {rank}")) for rank in range(block.size)):
+        return Direct(pids)
+    if block.rank == 0:
+        store.set("folder", tempfile.mkdtemp(prefix="dtcourse-", dir=os.environ.get("DTCOURSE_FOLDER")))
+    return Staged(store.get("folder").decode(), block.rank)
+
+
+def _reduction(opts: Any, tensors: Tensors) -> Reduce:
+    name = opts.reduceOp.op.name
+    if name not in _REDUCTIONS:
+        raise ValueError(f"the reduction {name} is not known here: use one of {', '.join(_REDUCTIONS)}")
+    if name == "AVG" and not all(t.is_floating_point() or t.is_complex() for t in tensors):
+        raise ValueError("the average of integers is no integer: sum, and divide as you need it")
+    return _REDUCTIONS[name]
+
+
+def _buffer(tensor: torch.Tensor) -> torch.Tensor:
+    """Where a receive may put its bytes: the tensor itself, or a contiguous one to copy from afterwards."""
+    tensor = tensor.detach()
+    return tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+@contextmanager
+def _contiguous(*tensors: torch.Tensor) -> Iterator[Tensors]:
+    """Contiguous stand-ins for strided tensors, copied back at the end."""
+    tensors = tuple(t.detach() for t in tensors)
+    buffers = [t if t.is_contiguous() else t.contiguous() for t in tensors]
+    yield buffers
+    for tensor, buffer in zip(tensors, buffers, strict=True):
+        if buffer is not tensor:
+            tensor.copy_(buffer)
+
+
+class _Done(dist._Work):
+    """An operation that is complete."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def result(self) -> Tensors:
+        return self._tensors
+
+    def get_future(self) -> torch.futures.Future:
+        future: torch.futures.Future = torch.futures.Future()
+        future.set_result(self._tensors)
+        return future
+
+
+class _Later(dist._Work):
+    """An operation that the worker will do."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        super().__init__()
+        self._tensors = tensors
+        self.future: torch.futures.Future = torch.futures.Future()
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        self.future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        return self.future.done()
+
+    def is_success(self) -> bool:
+        return self.future.done()
+
+    def result(self) -> Tensors:
+        return self._tensors
+
+    def get_future(self) -> torch.futures.Future:
+        return self.future
+
+
+class _MessageWork(dist._Work):
+    """A message. `tensor` is the reader's; `message.tensor` may be a contiguous stand-in."""
+
+    def __init__(self, mailbox: Mailbox, message: Message, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self._mailbox, self._message, self._tensor = mailbox, message, tensor
+        self._open = True
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        if self._open:
+            self._mailbox.wait(self._message)
+            self._open = False
+            if self._message.receives and not self._tensor.is_contiguous():
+                self._tensor.detach().copy_(self._message.tensor)
+        return True
+
+    def is_completed(self) -> bool:
+        return self._mailbox.complete(self._message)
+
+    def is_success(self) -> bool:
+        return self.is_completed()
+
+    def source_rank(self) -> int:
+        return self._message.sender
+
+    _source_rank = source_rank
+
+    def result(self) -> Tensors:
+        return [self._tensor]
+
+
+class _Worker:
+    """A thread that does asynchronous collectives, one after the other, in the order in which they were called."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._left = 0
+
+    @property
+    def busy(self) -> bool:
+        return self._left > 0
+
+    def submit(self, work: Callable[[], None], tensors: Tensors) -> _Later:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="shared_memory worker", daemon=True)
+            self._thread.start()
+        later = _Later(tensors)
+        self._left += 1
+        self._queue.put((work, later))
+        return later
+
+    def _serve(self) -> None:
+        while (item := self._queue.get()) is not None:
+            work, later = item
+            try:
+                with torch.no_grad():
+                    work()
+            except Exception as problem:
+                self._left -= 1
+                later.future.set_exception(problem)
+            else:
+                self._left -= 1
+                later.future.set_result(later.result())
+
+    def stop(self) -> None:
+        """End the thread, after what is left to do."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+
+
+def register() -> None:
+    """Let `init_process_group` know the backend by its name."""
+    dist.Backend.register_backend(NAME, SharedMemoryGroup, devices=["cpu"])

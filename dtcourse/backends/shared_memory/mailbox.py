@@ -1,0 +1,162 @@
+"""Messages. Each rank has a mailbox, in which sends to it and its own receives wait for each other.
+
+Whoever comes second finds the first, makes the copy (a receiver reads from the sender's memory, a sender writes
+into the receiver's), and tells the first. So a message is on its way as soon as both sides are there, whatever
+the first to come is doing meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from dtcourse.backends.shared_memory.block import BOARD, PART, SLOT, SLOTS, Block
+from dtcourse.backends.shared_memory.windows import Windows
+
+ANY = -1
+_FREE, _WAITS, _MATCHED, _DONE, _REFUSED = range(5)
+_SENDS, _RECEIVES = 1, 2
+_STATE, _KIND, _OTHER, _TAG, _ADDRESS, _BYTES, _ORDER = range(7)  # words of a slot; _OTHER: the sender, or ANY
+_TOP, _NEXT = 0, 1  # words at the start of a mailbox: slots in use lie below _TOP; order of coming
+_FIRST_SLOT = 8
+
+
+@dataclass(eq=False)
+class Message:
+    """One side of a message. `sender` is known once it is complete."""
+
+    owner: int  # of the mailbox
+    sender: int
+    tensor: torch.Tensor  # contiguous
+    receives: bool
+    slot: int | None = None  # where this side waits; None: complete from the start
+    address: int = 0
+
+
+class Mailbox:
+    """The mailboxes of a group, used by one of its ranks."""
+
+    def __init__(self, block: Block, windows: Windows, timeout: float) -> None:
+        self._block, self._windows, self._timeout = block, windows, timeout
+        self.rank = block.rank
+        self._waiting: set[Message] = set()  # keeps tensors alive whose handle the reader threw away
+
+    def send(self, tensor: torch.Tensor, receiver: int, tag: int) -> Message:
+        self._sweep()
+        message = Message(receiver, self.rank, tensor, receives=False)
+        found = self._meet(message, _SENDS, self.rank, tag)
+        if found is not None:
+            self._hand_over(message, found, receiver)
+        return message
+
+    def receive(self, tensor: torch.Tensor, sender: int, tag: int) -> Message:
+        """`sender` may be ANY."""
+        self._sweep()
+        message = Message(self.rank, sender, tensor, receives=True)
+        found = self._meet(message, _RECEIVES, sender, tag)
+        if found is not None:
+            message.sender = self._word(self.rank, found, _OTHER)
+            self._hand_over(message, found, message.sender)
+        return message
+
+    def wait(self, message: Message) -> None:
+        """Until it is complete. Raises ValueError if the other side had another size."""
+        if message.slot is not None:
+            self._block.wait(lambda: self._settled(message), self._timeout)
+            self._take_out(message)
+
+    def complete(self, message: Message) -> bool:
+        return message.slot is None or self._settled(message)
+
+    # -- meeting ------------------------------------------------------------------------------------------------
+
+    def _meet(self, message: Message, kind: int, sender: int, tag: int) -> int | None:
+        """The slot of the other side, claimed; or None, and this side waits in a slot of its own."""
+        with self._block.mailbox(message.owner):
+            found = self._oldest(message.owner, _SENDS + _RECEIVES - kind, sender, tag)
+            if found is None:
+                self._put_in(message, kind, sender, tag)
+            else:
+                self._write(message.owner, found, _STATE, _MATCHED)
+            return found
+
+    def _oldest(self, owner: int, kind: int, sender: int, tag: int) -> int | None:
+        words, start = self._block.words, owner * PART + BOARD + _FIRST_SLOT
+        best, order = None, 0
+        for slot in range(words[owner * PART + BOARD + _TOP]):
+            at = start + slot * SLOT
+            if words[at] == _WAITS and words[at + _KIND] == kind and words[at + _TAG] == tag:
+                other = words[at + _OTHER]
+                if (ANY in (other, sender) or other == sender) and (best is None or words[at + _ORDER] < order):
+                    best, order = slot, words[at + _ORDER]
+        return best
+
+    def _put_in(self, message: Message, kind: int, sender: int, tag: int) -> None:
+        words, top = self._block.words, message.owner * PART + BOARD
+        slots = range(words[top + _TOP])
+        slot = next((s for s in slots if self._word(message.owner, s, _STATE) == _FREE), len(slots))
+        if slot == SLOTS:
+            raise RuntimeError(f"{SLOTS} messages wait for rank {message.owner}: nobody receives them")
+        tensor = message.tensor
+        message.slot, message.address = slot, self._windows.open(tensor, filled=kind == _SENDS) if tensor.numel() else 0
+        size = tensor.numel() * tensor.element_size()
+        entry = (kind, sender, tag, message.address, size, words[top + _NEXT])
+        for word, value in enumerate(entry, _KIND):
+            self._write(message.owner, slot, word, value)
+        self._write(message.owner, slot, _STATE, _WAITS)
+        words[top + _TOP] = max(words[top + _TOP], slot + 1)
+        words[top + _NEXT] += 1
+        self._waiting.add(message)
+
+    def _hand_over(self, message: Message, found: int, other: int) -> None:
+        """Copy between this side and the one that waits in slot `found`, and tell it."""
+        mine = message.tensor.numel() * message.tensor.element_size()
+        theirs = self._word(message.owner, found, _BYTES)
+        fits = mine == theirs
+        if fits and mine:
+            address = self._word(message.owner, found, _ADDRESS)
+            (self._windows.read if message.receives else self._windows.write)(other, address, message.tensor)
+        if not message.receives:
+            self._write(message.owner, found, _OTHER, self.rank)
+        self._write(message.owner, found, _STATE, _DONE if fits else _REFUSED)
+        self._block.ring(other)
+        if not fits:
+            raise ValueError(_sizes(message, mine, theirs))
+
+    # -- completing ---------------------------------------------------------------------------------------------
+
+    def _settled(self, message: Message) -> bool:
+        return self._word(message.owner, message.slot, _STATE) in (_DONE, _REFUSED)
+
+    def _take_out(self, message: Message) -> None:
+        state, size = self._word(message.owner, message.slot, _STATE), self._word(message.owner, message.slot, _BYTES)
+        if message.receives:
+            message.sender = self._word(message.owner, message.slot, _OTHER)
+        if message.tensor.numel():
+            self._windows.close(message.address, message.tensor, written=message.receives)
+        self._write(message.owner, message.slot, _STATE, _FREE)
+        self._waiting.discard(message)
+        message.slot = None
+        if state == _REFUSED:
+            raise ValueError(_sizes(message, size, None))
+
+    def _sweep(self) -> None:
+        """Sends that are complete and whose handle nobody waits for give their slots back."""
+        if len(self._waiting) > SLOTS // 4:
+            for message in [m for m in self._waiting if not m.receives and self._settled(m)]:
+                self._take_out(message)
+
+    def _word(self, owner: int, slot: int, word: int) -> int:
+        return self._block.words[owner * PART + BOARD + _FIRST_SLOT + slot * SLOT + word]
+
+    def _write(self, owner: int, slot: int, word: int, value: int) -> None:
+        if word == _STATE:
+            self._block.fence()
+        self._block.words[owner * PART + BOARD + _FIRST_SLOT + slot * SLOT + word] = value
+
+
+def _sizes(message: Message, mine: int, theirs: int | None) -> str:
+    what = "receive" if message.receives else "send"
+    other = f"the other side's {theirs}" if theirs is not None else "what the other side has"
+    return f"a {what} of {mine} bytes does not fit {other}"
