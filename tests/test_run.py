@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dtcourse import Cluster, Run, per_rank, provenance, region
+from dtcourse import Cluster, Run, per_rank, provenance, raw, region
 from dtcourse.collectives.ring import ring_all_reduce
 
 
@@ -100,3 +100,11 @@ def test_traffic(run):
     matrix = run.traffic_matrix()
     assert matrix.sum() == sum(run.bytes_sent(rank) for rank in range(4))
     assert all(matrix[r, (r + 1) % 4] == run.bytes_sent(r) for r in range(4))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "complex64", "int8"])
+@pytest.mark.parametrize("make", [lambda x: x[0, 0], lambda x: x[:1, 0], lambda x: x.t(), lambda x: x[:0], lambda x: x])
+def test_raw_bytes_and_back(dtype, make):
+    x = make(torch.tensor([[1, 0, 1], [0, 1, 1]]).to(getattr(torch, dtype)))
+    (back,) = raw.unpack(raw.pack([x]))
+    assert back.dtype == x.dtype and back.shape == x.shape and torch.equal(back, x)

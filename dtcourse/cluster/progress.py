@@ -37,4 +37,6 @@ class Progress:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._bar is not None:
+            self._bar.bar_format = "{desc}"
+            self._bar.set_description_str("")  # a notebook keeps the last text
             self._bar.close()

@@ -175,6 +175,7 @@ def do_messages_round(op, rank, world):
 
 
 def do_receive_from_any(op, rank, world):
+    dist.barrier()  # or a fast rank's next message could be taken for a slow rank's first
     got = []
     for _ in range(world - 1 if rank == 0 else 0):
         x = space(op, op["size"])

@@ -155,4 +155,5 @@ class Staged(Windows):
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(-1).view(torch.uint8)
+    # a tensor of one element may call itself contiguous and have any stride
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
