@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """`ours` and `peer` in the same unit; without a peer, `limit` is an absolute number in that unit."""
+    """`ours` and `peer` in the same unit; without a peer, `limit` is an absolute number in that unit.
+
+    A row without a `limit` only informs.
+    """
 
     what: str
     unit: str
     ours: float
-    limit: float
+    limit: float | None
     peer: float | None = None
     peer_name: str = ""
     note: str = ""
@@ -27,7 +30,7 @@ class Row:
 
     @property
     def kept(self) -> bool:
-        return self.measured <= self.limit
+        return self.limit is None or self.measured <= self.limit
 
 
 HEADER = f"{'what':58} {'ours':>12} {'peer':>26} {'measured':>10} {'at most':>8}"
@@ -37,8 +40,9 @@ def line(row: Row) -> str:
     peer = f"{row.peer:.4g} {row.unit} {row.peer_name}" if row.peer is not None else "-"
     verdict = "" if row.kept else "   MISSED"
     note = f"   ({row.note})" if row.note else ""
+    limit = f"{row.limit:.3g}" if row.limit is not None else "-"
     ours = f"{row.ours:.4g} {row.unit}"
-    return f"{row.what:58} {ours:>12} {peer:>26} {row.measured:>10.3g} {row.limit:>8.3g}{verdict}{note}"
+    return f"{row.what:58} {ours:>12} {peer:>26} {row.measured:>10.3g} {limit:>8}{verdict}{note}"
 
 
 def alternate(first: Callable[[], object], second: Callable[[], object], rounds: int) -> tuple[float, float]:

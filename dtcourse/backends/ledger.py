@@ -154,6 +154,15 @@ class Ledger:
         channel = self._channels.get((receive.group, sender, receive.rank, receive.tag))
         return bool(channel and channel.sends)
 
+    def crossing(self, posting: Posting) -> Posting | None:
+        """What the other end of a message began before it looks at this one: a send of its own against a send, a
+        receive of its own against a receive, outside a batch."""
+        sending = posting.kind == Kind.SEND
+        ends = (posting.peer, posting.rank) if sending else (posting.rank, posting.peer)
+        channel = self._channels.get((posting.group, *ends, posting.tag), _Channel())
+        waiting = channel.sends if sending else channel.receives
+        return next((p for p in waiting if not p.row[Column.BATCHED]), None)
+
     def unmatched(self) -> list[Posting]:
         """Messages of which only one side is there."""
         return [p for channel in self._channels.values() for p in (*channel.sends, *channel.receives)]

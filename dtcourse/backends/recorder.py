@@ -7,6 +7,7 @@ ranks that disagree get an error instead of an abort, a hang or a wrong sum.
 
 from __future__ import annotations
 
+import functools
 import threading
 import zlib
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from dtcourse.backends import strict
 from dtcourse.backends.ledger import Posting
 from dtcourse.backends.recording import Group, Recording, now
 from dtcourse.backends.tape import Column, Kind
@@ -25,6 +27,7 @@ from dtcourse.events import ANY_RANK
 Tensors = list[torch.Tensor]
 Enter = Callable[[], dist.Work]  # enters the operation of the inner group
 
+_DEVICE = torch.device("cpu")
 _WRONG_IF_STRIDED = {"all_reduce", "broadcast", "reduce"}
 _FOREVER = timedelta(0)  # what torch takes for "no limit of your own"
 _MAIN_THREAD = threading.main_thread().ident
@@ -77,6 +80,8 @@ class Recorder(dist.ProcessGroup):
         if kind == Kind.SEND:
             step = recording.steps_received + 1
             recording.hold(step)
+        if recording.strict:
+            strict.check_message(tensors, peer, tag, _DEVICE)
         posting = recording.post(kind, op, self.group, peer, step, tensors, tag)
         return RecordedWork(self, enter(), posting, tensors)
 
@@ -93,6 +98,8 @@ class Recorder(dist.ProcessGroup):
             raise ValueError(
                 f"{op} of a tensor that is not contiguous gives wrong values on gloo: pass tensor.contiguous()"
             )
+        if recording.strict:
+            strict.check_device(tensors, _DEVICE)
         root = getattr(opts, "rootRank", -1)
         reduce_op = opts.reduceOp.op.name if hasattr(opts, "reduceOp") else ""
         shapes = tuple(tuple(t.shape) for t in (tensors if alike is None else alike))
@@ -314,6 +321,19 @@ def record_all_groups(recording: Recording) -> None:
         return recorder, store
 
     c10d._new_process_group_helper = make_recorded
+    c10d.batch_isend_irecv = dist.batch_isend_irecv = _noting_batches(c10d.batch_isend_irecv, recording)
+
+
+def _noting_batches(batch_isend_irecv: Callable[..., Any], recording: Recording) -> Callable[..., Any]:
+    @functools.wraps(batch_isend_irecv)
+    def noting(operations: list[dist.P2POp]) -> list[dist.Work]:
+        recording.batched = True
+        try:
+            return batch_isend_irecv(operations)
+        finally:
+            recording.batched = False
+
+    return noting
 
 
 def _replace_in_world(group: dist.ProcessGroup, recorder: Recorder, name: str) -> None:

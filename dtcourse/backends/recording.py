@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed import distributed_c10d as c10d
 
+from dtcourse.backends import strict
 from dtcourse.backends.ledger import Ledger, Posting
 from dtcourse.backends.tape import WIDTH, Column, Files, Kind, Reader, Writer
 from dtcourse.errors import MismatchError
@@ -52,8 +53,10 @@ class Group(NamedTuple):
 class Recording:
     """The record of one rank. One object lives as long as the process; `rewind` begins a run."""
 
-    def __init__(self, rank: int, tapes: list[Files], gate: int) -> None:
+    def __init__(self, rank: int, tapes: list[Files], gate: int, strict: bool = False) -> None:
         self.rank = rank
+        self.strict = strict  # refuse what NCCL would refuse
+        self.batched = False  # inside batch_isend_irecv
         self.tape = Writer(tapes[rank])
         self.ledger = Ledger([Reader(files) for files in tapes], me=rank)
         self.lock = threading.RLock()
@@ -102,6 +105,7 @@ class Recording:
             row = self._rows[alike] = self._operation(kind, op, group, peer, tensors, tag, agree_on, code, line)
         row = row.copy()
         row[Column.CONTROL] |= control
+        row[Column.BATCHED] = self.batched
         row[Column.STEP] = step
         row[Column.SEQUENCE] = self._next((kind, group.number, peer, tag) if kind != Kind.COLLECTIVE else group)
         if self._watched is not None:
@@ -137,6 +141,8 @@ class Recording:
         for other in others:
             if other >= 0 and other != self.rank:
                 ledger.read(other)
+        if self.strict and posting.kind != Kind.COLLECTIVE and not self.batched and ledger.crossing(posting):
+            raise strict.Refused(strict.CROSSING.format(other=posting.peer, what=("send", "receive")[posting.kind - 1]))
         if ledger.disagreements:
             first, second = ledger.disagreements[0]
             raise RanksDisagree((first.rank, first.number), (second.rank, second.number))

@@ -40,14 +40,15 @@ class Column:
     CONTROL = 13  # 1: a barrier, or part of an object collective
     ARGUMENTS = 14  # reference to packed tensors
     ASIDE = 15  # 1: waited for by another thread than the main one
-    POSTED = 16
+    BATCHED = 16  # 1: posted inside batch_isend_irecv
+    POSTED = 17
     # from here to ENDED known only at the end: neighbours, so that they are written together
-    SEQUENCE = 17
-    STEP = 18
-    PAYLOAD = 19  # reference to packed tensors
-    WAIT_FROM = 20
-    WAIT_TO = 21
-    ENDED = 22
+    SEQUENCE = 18
+    STEP = 19
+    PAYLOAD = 20  # reference to packed tensors
+    WAIT_FROM = 21
+    WAIT_TO = 22
+    ENDED = 23
 
 
 class Kind:
@@ -62,7 +63,7 @@ class Kind:
     HELD = 7  # the rank stands still until it may take this step
 
 
-WIDTH = 23
+WIDTH = 24
 _ROW = struct.Struct(f"@{WIDTH}q")  # native: a number is stored in one go, so nobody reads half of it
 _ONE = struct.Struct("@q")
 _LAST = struct.Struct(f"@{Column.ENDED - Column.SEQUENCE + 1}q")

@@ -30,7 +30,9 @@ class Cluster:
     """`world_size` ranks, kept between runs.
 
     device    "auto" or "cpu": where the ranks' tensors live
-    backend   "auto", "shared_memory" or "gloo": the torch.distributed backend, under the recorder
+    backend   "shared_memory" or "gloo": the torch.distributed backend, under the recorder; "auto" is what the
+              environment variable DTCOURSE_BACKEND says, or else shared memory
+    strict    refuse what NCCL would refuse or hang on: receive from any, tags, sends that cross outside a batch
     timeout   seconds that a run may take; None: as long as it likes
 
     Use it as it is, or with `with`. `close()` ends the ranks, and so does the end of this process, however it comes.
@@ -39,22 +41,28 @@ class Cluster:
     _latest: weakref.ref[Cluster] | None = None
 
     def __init__(
-        self, world_size: int, device: str = "auto", backend: str = "auto", timeout: float | None = None
+        self,
+        world_size: int,
+        device: str = "auto",
+        backend: str = "auto",
+        timeout: float | None = None,
+        strict: bool = False,
     ) -> None:
         if not isinstance(world_size, int) or not 1 <= world_size <= MAX_WORLD:
             raise ValueError(f"a cluster has 1 to {MAX_WORLD} ranks, not {world_size!r}")
         if device not in ("auto", "cpu"):
             raise ValueError(f'device is "auto" or "cpu", not {device!r}')
-        if backend not in ("auto", *BACKENDS):
+        if backend == "auto":
+            backend = os.environ.get("DTCOURSE_BACKEND", BACKENDS[0])
+        if backend not in BACKENDS:
             raise ValueError(f'backend is "auto", {" or ".join(map(repr, BACKENDS))}, not {backend!r}')
         if timeout is not None and timeout <= 0:
             raise ValueError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
-        self.world_size, self.device, self.timeout = world_size, "cpu", timeout
-        self.backend = "shared_memory" if backend == "auto" else backend
+        self.world_size, self.device, self.backend, self.timeout = world_size, "cpu", backend, timeout
         self.last_run: Run | None = None  # of the latest run, also if it failed
         self._shipper = Shipper()
         self._busy = threading.Lock()
-        self._crew = Crew(world_size, self.backend)
+        self._crew = Crew(world_size, self.backend, strict)
         Cluster._latest = weakref.ref(self)
 
     # -- running ------------------------------------------------------------------------------------------------

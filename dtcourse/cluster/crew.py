@@ -34,8 +34,8 @@ class Member:
 class Crew:
     """`world_size` ranks, joined in a process group of `backend`. Raises RankDied if they cannot be started."""
 
-    def __init__(self, world_size: int, backend: str) -> None:
-        self.world_size, self.backend = world_size, backend
+    def __init__(self, world_size: int, backend: str, strict: bool) -> None:
+        self.world_size, self.backend, self.strict = world_size, backend, strict
         self.tapes = [Files.create() for _ in range(world_size)]
         self.readers = [Reader(files) for files in self.tapes]
         self.gate = anonymous_file()
@@ -78,6 +78,7 @@ class Crew:
             "world_size": self.world_size,
             "meeting_place": meeting_place,
             "backend": self.backend,
+            "strict": self.strict,
             "folder": os.getcwd(),
             "path": sys.path,
             "environ": dict(os.environ),

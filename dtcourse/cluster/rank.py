@@ -71,13 +71,14 @@ def serve(
     backend: str,
     folder: str,
     path: list[str],
+    strict: bool,
     environ: dict,
 ) -> None:
     """The life of a rank. `fds`: requests, answers, output, stack, gate, then the tapes of all ranks."""
     requests_fd, answers_fd, output, stack, gate, *tape_fds = fds
     _settle(rank, world_size, output, stack, folder, path, environ)
     tapes = [Files(*pair) for pair in zip(tape_fds[::2], tape_fds[1::2], strict=True)]
-    recording = Recording(rank, tapes, gate)
+    recording = Recording(rank, tapes, gate, strict)
     record_all_groups(recording)
     shared_memory.register()
     os.environ["DTCOURSE_FOLDER"] = meeting_place  # where groups may put files

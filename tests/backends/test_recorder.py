@@ -145,6 +145,29 @@ def test_stock_ddp(cluster):
     assert all(e.ended for e in reduced)  # although DDP never waits for them
 
 
+def test_stock_fsdp2(cluster):
+    def function():
+        from torch.distributed.fsdp import fully_shard
+
+        def make():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)).double()
+
+        torch.manual_seed(1)
+        x, y = torch.randn(8, 8).double(), torch.randn(8, 2).double()
+        share = slice(2 * dist.get_rank(), 2 * dist.get_rank() + 2)
+        plain, model = make(), make()
+        fully_shard(model, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
+        nn.functional.mse_loss(model(x[share]), y[share]).backward()
+        nn.functional.mse_loss(plain(x), y).backward()
+        pairs = zip(model.parameters(), plain.parameters(), strict=True)
+        return all(torch.allclose(p.grad.full_tensor(), q.grad) for p, q in pairs)
+
+    run = cluster.run(function)
+    assert run.results == [True] * 4
+    assert {"all_gather", "reduce_scatter"} <= {e.op for e in run.events}
+
+
 def test_device_mesh_and_functional_collectives(cluster):
     def function():
         mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))

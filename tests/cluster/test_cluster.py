@@ -284,6 +284,28 @@ def test_many_runs_leave_nothing(cluster):
     assert all(b <= a for a, b in zip(before[1], after, strict=True))
 
 
+def test_a_thousand_runs_grow_by_nothing(cluster):
+    def function(x):
+        dist.all_reduce(x)
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+        elif dist.get_rank() == 1:
+            dist.recv(x, 0)
+
+    def memory():
+        return [
+            psutil.Process(pid).memory_full_info().uss for pid in [os.getpid(), *(m.pid for m in cluster._crew.members)]
+        ]
+
+    x = torch.ones(1000)
+    for _ in range(200):
+        cluster.run(function, x)
+    before = memory()
+    for _ in range(1000):
+        cluster.run(function, x)
+    assert all(b - a < 2 << 20 for a, b in zip(before, memory(), strict=True))
+
+
 def script(text: str, **kwargs):
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(text)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, **kwargs

@@ -38,9 +38,11 @@ def processes_marked(mark):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", ["shared_memory", "gloo"])
 @each_lesson
-def test_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
+def test_runs_from_top_to_bottom(path, backend, tmp_path, monkeypatch):
     mark = uuid.uuid4().hex
+    monkeypatch.setenv("DTCOURSE_BACKEND", backend)
     monkeypatch.setenv("DTCOURSE_TEST", mark)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))  # nobody's own settings
     lesson = read(path)

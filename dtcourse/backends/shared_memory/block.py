@@ -24,6 +24,7 @@ from torch.distributed import Store
 
 HEAD = 8  # words at the start of each rank's part
 BELL, SLEEPS, PID = 0, 1, 2
+ANYBODY = -1  # SLEEPS: 0 for a rank that is awake, 1 + r for one that waits for rank r
 PUBLISHED, REDUCED, FINISHED, BUFFERS = 3, 4, 5, 6
 MAX_BUFFERS = 1024
 BOARD = HEAD + 2 * MAX_BUFFERS  # words: the head, then address and bytes of each published buffer
@@ -48,6 +49,7 @@ class Block:
         self.words = memoryview(self._memory).cast("q")
         self._first = ctypes.c_char.from_buffer(self._memory)
         self._start = ctypes.addressof(self._first)
+        self._sleepers = 0  # threads of this rank
         self._locks = [threading.Lock() for _ in range(size)]
         self.words[rank * PART + PID] = os.getpid()
 
@@ -85,10 +87,11 @@ class Block:
                 fcntl.lockf(self._file, fcntl.LOCK_UN, 1, owner)
 
     def ring(self, rank: int) -> None:
-        """Wake `rank`, if it sleeps, to look again."""
+        """Wake `rank` to look again, if it sleeps until this rank, or anybody, has done something."""
         at = rank * PART
         self.words[at + BELL] = time.perf_counter_ns()  # never the same number twice
-        if self.words[at + SLEEPS] and _FUTEX:
+        self.fence()  # who goes to sleep now sees the bell, or is seen
+        if self.words[at + SLEEPS] in (ANYBODY, self.rank + 1) and _FUTEX:
             _syscall(_FUTEX, ctypes.c_void_p(self._start + 8 * (at + BELL)), _WAKE, 1 << 30, None, None, 0)
 
     def ring_all(self) -> None:
@@ -96,17 +99,19 @@ class Block:
             if rank != self.rank:
                 self.ring(rank)
 
-    def wait(self, done: Callable[[], bool], timeout: float) -> None:
-        """Until `done()`. Raises TimeoutError after `timeout` seconds."""
+    def wait(self, done: Callable[[], bool], timeout: float, rank: int | None = None) -> None:
+        """Until `done()`, which only `rank` can bring about, if one is named. Raises TimeoutError after `timeout` s."""
         for _ in range(_LOOKS):
             if done():
                 return
             os.sched_yield()
         end = time.monotonic() + timeout
         at = self.rank * PART
+        self._sleepers += 1
         try:
             while True:
-                self.words[at + SLEEPS] = 1
+                self.words[at + SLEEPS] = ANYBODY if rank is None or self._sleepers > 1 else rank + 1
+                self.fence()
                 bell = self.words[at + BELL]
                 if done():
                     return
@@ -114,7 +119,8 @@ class Block:
                     raise TimeoutError(f"nothing came within {timeout:g} s")
                 self._sleep(at + BELL, bell)
         finally:
-            self.words[at + SLEEPS] = 0
+            self._sleepers -= 1
+            self.words[at + SLEEPS] = ANYBODY if self._sleepers else 0
 
     def _sleep(self, word: int, value: int) -> None:
         if _FUTEX:

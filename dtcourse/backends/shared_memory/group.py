@@ -57,7 +57,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
 
     def send(self, tensors: Tensors, receiver: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors
-        return _MessageWork(self._mailbox, self._mailbox.send(tensor.detach().contiguous(), receiver, tag), tensor)
+        return _MessageWork(self._mailbox, self._mailbox.send(_flat(tensor), receiver, tag), tensor)
 
     def recv(self, tensors: Tensors, sender: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors
@@ -105,14 +105,14 @@ class SharedMemoryGroup(dist.ProcessGroup):
         def work() -> None:
             for outs, tensor in zip(outputs, inputs, strict=True):
                 with _contiguous(*outs) as buffers:
-                    self._meetings.all_gather(buffers, tensor.detach().contiguous())
+                    self._meetings.all_gather(buffers, _flat(tensor))
 
         return self._do(work, [t for outs in outputs for t in outs], opts)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
         def work() -> None:
             with _contiguous(output) as (flat,):
-                self._meetings.all_gather(list(flat.view(-1).tensor_split(self.size())), input.detach().contiguous())
+                self._meetings.all_gather(list(flat.view(-1).tensor_split(self.size())), _flat(input))
 
         return self._do(work, [output], opts)
 
@@ -126,13 +126,13 @@ class SharedMemoryGroup(dist.ProcessGroup):
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
         def work() -> None:
             with _contiguous(*(outputs[0] if outputs else [])) as buffers:
-                self._meetings.gather(buffers, inputs[0].detach().contiguous(), opts.rootRank)
+                self._meetings.gather(buffers, _flat(inputs[0]), opts.rootRank)
 
         return self._do(work, outputs[0] if outputs else [], opts)
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
         def work() -> None:
-            sources = [t.detach().contiguous() for t in inputs[0]] if inputs else []
+            sources = [_flat(t) for t in inputs[0]] if inputs else []
             with _contiguous(outputs[0]) as (flat,):
                 self._meetings.scatter(flat, sources, opts.rootRank)
 
@@ -144,7 +144,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
         def work() -> None:
             for output, tensors in zip(outputs, inputs, strict=True):
                 with _contiguous(output) as (flat,):
-                    self._meetings.reduce_scatter(flat, [t.detach().contiguous() for t in tensors], reduce)
+                    self._meetings.reduce_scatter(flat, [_flat(t) for t in tensors], reduce)
                     self._average(flat, opts)
 
         return self._do(work, outputs, opts)
@@ -162,7 +162,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         def work() -> None:
             with _contiguous(*outputs) as buffers:
-                self._meetings.all_to_all(buffers, [t.detach().contiguous() for t in inputs])
+                self._meetings.all_to_all(buffers, [_flat(t) for t in inputs])
 
         return self._do(work, outputs, opts)
 
@@ -229,6 +229,11 @@ def _reduction(opts: Any, tensors: Tensors) -> Reduce:
     return _REDUCTIONS[name]
 
 
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements in a row, to be read."""
+    return tensor.detach().contiguous().view(-1)
+
+
 def _buffer(tensor: torch.Tensor) -> torch.Tensor:
     """Where a receive may put its bytes: the tensor itself, or a contiguous one to copy from afterwards."""
     tensor = tensor.detach()
@@ -237,10 +242,10 @@ def _buffer(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _contiguous(*tensors: torch.Tensor) -> Iterator[Tensors]:
-    """Contiguous stand-ins for strided tensors, copied back at the end."""
+    """The elements of each tensor in a row: its own, or for a strided one a copy that is copied back at the end."""
     tensors = tuple(t.detach() for t in tensors)
-    buffers = [t if t.is_contiguous() else t.contiguous() for t in tensors]
-    yield buffers
+    buffers = [t.contiguous() for t in tensors]  # the tensor itself, if it is
+    yield [buffer.view(-1) for buffer in buffers]
     for tensor, buffer in zip(tensors, buffers, strict=True):
         if buffer is not tensor:
             tensor.copy_(buffer)

@@ -158,7 +158,7 @@ class Meetings:
         get, number = self._block.get, self._number
         for rank in ranks:
             if get(rank, what) < number:
-                self._block.wait(lambda rank=rank: get(rank, what) >= number, self._timeout)
+                self._block.wait(lambda rank=rank: get(rank, what) >= number, self._timeout, rank)
 
     def _read(self, rank: int, buffer: int, into: torch.Tensor, offset: int = 0) -> None:
         size = into.numel() * into.element_size()

@@ -1,0 +1,35 @@
+"""What `Cluster(..., strict=True)` refuses on the CPU, because NCCL would refuse it or hang: so that code that runs here
+also runs on GPUs."""
+
+from __future__ import annotations
+
+import torch
+
+from dtcourse.events import ANY_RANK
+
+CROSSING = (
+    "rank {other} has begun a {what} of its own, and so both ends {what} first. With NCCL each waits for the other, "
+    "for ever: put sends and receives into one dist.batch_isend_irecv"
+)
+
+
+class Refused(ValueError):
+    """NCCL would not do this."""
+
+
+def check_message(tensors: list[torch.Tensor], peer: int, tag: int, device: torch.device) -> None:
+    """Raise Refused for a message that NCCL cannot carry."""
+    if peer == ANY_RANK:
+        raise Refused("NCCL cannot receive from any rank: name the sender with src=")
+    if tag:
+        raise Refused(
+            f"NCCL has no tags (here: {tag}): messages of one pair arrive in the order in which they were sent"
+        )
+    check_device(tensors, device)
+
+
+def check_device(tensors: list[torch.Tensor], device: torch.device) -> None:
+    """Raise Refused for a tensor that is not on the rank's device."""
+    for tensor in tensors:
+        if tensor.device.type != device.type:
+            raise Refused(f"NCCL moves tensors of the rank's own device, {device}, and this one is on {tensor.device}")
