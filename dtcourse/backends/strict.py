@@ -1,5 +1,7 @@
-"""What `Cluster(..., strict=True)` refuses on the CPU, because NCCL would refuse it or hang: so that code that runs here
-also runs on GPUs."""
+"""What `Cluster(..., strict=True)` refuses on the CPU, because NCCL would refuse it or hang.
+
+What runs here with it also runs on GPUs.
+"""
 
 from __future__ import annotations
 
