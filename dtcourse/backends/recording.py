@@ -97,25 +97,25 @@ class Recording:
 
         `agree_on`: what, besides the operation itself, has to be equal on all ranks. Raises RanksDisagree.
         """
-        code, line, control = self._line()
-        alike = kind, op, group, peer, tag, agree_on, code, line, control, self._labels
-        alike += tuple((t.dtype, t.shape) for t in tensors)
-        row = self._rows.get(alike)
-        if row is None:
-            row = self._rows[alike] = self._operation(kind, op, group, peer, tensors, tag, agree_on, code, line)
-        row = row.copy()
-        row[Column.CONTROL] |= control
-        row[Column.BATCHED] = self.batched
-        row[Column.STEP] = step
-        row[Column.SEQUENCE] = self._next((kind, group.number, peer, tag) if kind != Kind.COLLECTIVE else group)
-        if self._watched is not None:
-            row[Column.ARGUMENTS] = self.tape.tensors(self._watched)
-            row[Column.PAYLOAD] = 0 if kind == Kind.RECV else self.tape.tensors(tensors)
-        posting = Posting(self.rank, self.append(row), row)
-        with self.lock:
+        with self.lock:  # a rank may have several threads: number, row and ledger belong together
+            code, line, control = self._line()
+            alike = kind, op, group, peer, tag, agree_on, code, line, control, self._labels
+            alike += tuple((t.dtype, t.shape) for t in tensors)
+            row = self._rows.get(alike)
+            if row is None:
+                row = self._rows[alike] = self._operation(kind, op, group, peer, tensors, tag, agree_on, code, line)
+            row = row.copy()
+            row[Column.CONTROL] |= control
+            row[Column.BATCHED] = self.batched
+            row[Column.STEP] = step
+            row[Column.SEQUENCE] = self._next((kind, group.number, peer, tag) if kind != Kind.COLLECTIVE else group)
+            if self._watched is not None:
+                row[Column.ARGUMENTS] = self.tape.tensors(self._watched)
+                row[Column.PAYLOAD] = 0 if kind == Kind.RECV else self.tape.tensors(tensors)
+            posting = Posting(self.rank, self.append(row), row)
             self.pending += 1
-        self._compare(posting, group.ranks if kind == Kind.COLLECTIVE else (peer,))
-        return posting
+            self._compare(posting, group.ranks if kind == Kind.COLLECTIVE else (peer,))
+            return posting
 
     def _operation(
         self, kind: int, op: str, group: Group, peer: int, tensors: list[torch.Tensor], tag: int, agree_on: Any,

@@ -11,20 +11,22 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import struct
 import tempfile
+import threading
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from dtcourse import raw
+from dtcourse.backends.fence import fence
 
 
 class Column:
     """The columns of a row. References are into the reel; 0 is "nothing"."""
 
-    KIND = 0  # one of `Kind`; stored last, so whoever reads it first and sees it will see the whole row
+    KIND = 0  # one of `Kind`; stored last, and read first: whoever sees it will see the whole row
     OP = 1  # reference to a text
     GROUP = 2  # a number that all ranks of the group share
     MEMBERS = 3  # reference to JSON: global ranks
@@ -64,13 +66,10 @@ class Kind:
 
 
 WIDTH = 24
-_ROW = struct.Struct(f"@{WIDTH}q")  # native: a number is stored in one go, so nobody reads half of it
-_ONE = struct.Struct("@q")
-_LAST = struct.Struct(f"@{Column.ENDED - Column.SEQUENCE + 1}q")
 _LENGTH_BITS = 24
 MAX_BLOB = (1 << _LENGTH_BITS) - 1  # bytes of one text or payload
 MAX_ROWS = 1_000_000
-_RECORDS_SIZE = MAX_ROWS * _ROW.size  # the file is sparse: only what is written takes memory
+_RECORDS_SIZE = MAX_ROWS * WIDTH * 8  # the file is sparse: only what is written takes memory
 
 
 def anonymous_file() -> int:
@@ -109,8 +108,10 @@ class Writer:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._memory = mmap.mmap(files.records, _RECORDS_SIZE)
+        # not `struct`: it zeroes a place before it fills it, and somebody would read the zero
+        self._words = memoryview(mmap.mmap(files.records, _RECORDS_SIZE)).cast("q")
         self._texts: dict[str, int] = {}
+        self._lock = threading.Lock()
         self.rewind()
 
     def rewind(self) -> None:
@@ -125,18 +126,20 @@ class Writer:
         if number >= MAX_ROWS:
             raise RuntimeError(f"a run records at most {MAX_ROWS:,} events a rank: make the run shorter")
         self.rows += 1
-        at = number * _ROW.size
-        _ROW.pack_into(self._memory, at, 0, *row[1:])
-        _ONE.pack_into(self._memory, at, row[Column.KIND])
+        words, at = self._words, number * WIDTH
+        words[at + 1 : at + WIDTH] = array("q", row[1:])
+        fence()
+        words[at] = row[Column.KIND]
         return number
 
     def fill(self, number: int, column: int, value: int) -> None:
         """Set one column of a row."""
-        _ONE.pack_into(self._memory, number * _ROW.size + column * 8, value)
+        self._words[number * WIDTH + column] = value
 
     def finish(self, number: int, *values: int) -> None:
         """Set the last columns of a row, from SEQUENCE to ENDED."""
-        _LAST.pack_into(self._memory, number * _ROW.size + Column.SEQUENCE * 8, *values)
+        at = number * WIDTH
+        self._words[at + Column.SEQUENCE : at + Column.ENDED + 1] = array("q", values)
 
     def text(self, text: str) -> int:
         """Keep a text, once; a reference to it."""
@@ -152,10 +155,10 @@ class Writer:
                 f"a watched run keeps every tensor it sees, and {len(content):,} bytes is more than it can keep at "
                 f"once ({MAX_BLOB:,}): watch a smaller tensor"
             )
-        reference = self._reel_end << _LENGTH_BITS | len(content)
-        os.pwrite(self._files.reel, content, self._reel_end)
-        self._reel_end += len(content)
-        return reference
+        with self._lock:
+            at, self._reel_end = self._reel_end, self._reel_end + len(content)
+        os.pwrite(self._files.reel, content, at)
+        return at << _LENGTH_BITS | len(content)
 
     def tensors(self, tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> int:
         """Keep tensors as they are now; a reference to them."""
@@ -167,22 +170,23 @@ class Reader:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._memory = mmap.mmap(files.records, _RECORDS_SIZE, access=mmap.ACCESS_READ)
+        self._words = memoryview(mmap.mmap(files.records, _RECORDS_SIZE, access=mmap.ACCESS_READ)).cast("q")
 
     def empty(self) -> bool:
-        return not _ONE.unpack_from(self._memory)[0]
+        return not self._words[Column.KIND]
 
     def rows(self, start: int) -> list[tuple[int, ...]]:
         """The rows from number `start` on that are there."""
-        found, at = [], start * _ROW.size
-        while at < _RECORDS_SIZE and _ONE.unpack_from(self._memory, at)[0]:
-            found.append(_ROW.unpack_from(self._memory, at))
-            at += _ROW.size
-        return found
+        words, end = self._words, start
+        while end < MAX_ROWS and words[end * WIDTH]:
+            end += 1
+        if end > start:
+            fence()
+        return [self.row(number) for number in range(start, end)]
 
     def row(self, number: int) -> tuple[int, ...]:
         """One row, as it is now."""
-        return _ROW.unpack_from(self._memory, number * _ROW.size)
+        return tuple(self._words[number * WIDTH : (number + 1) * WIDTH])
 
     def blob(self, reference: int) -> bytes:
         offset, length = reference >> _LENGTH_BITS, reference & MAX_BLOB
@@ -198,7 +202,7 @@ class Reader:
         """All of it, as bytes, for good."""
         rows = len(self.rows(0))
         reel = os.fstat(self._files.reel).st_size
-        return Recorded(_read_all(self._files.records, rows * _ROW.size), _read_all(self._files.reel, reel))
+        return Recorded(_read_all(self._files.records, rows * WIDTH * 8), _read_all(self._files.reel, reel))
 
 
 def _read_all(fd: int, size: int) -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from dtcourse import Cluster, RankError
+from dtcourse import Cluster, RankError, mark
 
 
 @pytest.fixture(scope="module", params=["gloo", "shared_memory"])
@@ -271,3 +273,26 @@ def test_many_events(cluster):
     run = cluster.run(function)
     assert len(run.events) == 4000
     assert [e.sequence for e in run.receives(1)] == list(range(2000))
+
+
+def test_threads_of_a_rank_write_into_one_record():
+    def function():
+        def work(number):
+            for i in range(200):
+                mark("at", value=f"{number} {i}")
+                x = torch.full((number + 1,), float(i))
+                if dist.get_rank() == 0:
+                    dist.send(x, 1, tag=number)
+                else:
+                    dist.recv(x, 0, tag=number)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    with Cluster(2) as cluster:
+        run = cluster.run(function, watch=True)
+    assert len({e.labels["value"] for e in run.marks("at", 0)}) == 600
+    assert all(e.payload.numel() == e.tag + 1 for e in run.messages() + run.receives())

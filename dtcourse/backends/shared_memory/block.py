@@ -33,7 +33,7 @@ SLOT = 8  # words of a message in a mailbox
 MAILBOX = 8 + SLOTS * SLOT
 PART = BOARD + MAILBOX
 
-_LOOKS = 30  # before it sleeps, a rank lets others run this often: two cores may have to do for eight ranks
+_LOOKS = 3  # before it sleeps, a rank lets others run this often: two cores may have to do for eight ranks
 _NAP = 0.02  # seconds: the longest sleep, in case a ring was missed
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine()) if sys.platform == "linux" else None
 _WAIT, _WAKE = 0, 1

@@ -22,7 +22,7 @@ from dtcourse.backends.shared_memory.windows import Windows
 Reduce = Callable[[torch.Tensor, torch.Tensor], object]  # in place, into the first
 
 PIECE = 256 * 1024  # bytes
-SMALL = 16 * 1024  # bytes up to which everybody simply reads everything
+SMALL = 64 * 1024  # bytes up to which everybody simply reads everything
 
 
 class Meetings:
