@@ -1,7 +1,8 @@
 """The block: words that all ranks of a group share, and bells with which they wake each other.
 
-A word has one writer, so no lock is needed to write it. Whoever waits for a word to change looks a few times, lets
-others run, and then sleeps until its bell rings.
+A word of a rank's part is written by that rank alone, so it needs no lock; but for its bell, which anybody may ring,
+and for its mailbox, which has a lock. Whoever waits for a word to change looks a few times, lets others run, and then
+sleeps until its bell rings.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from contextlib import contextmanager
 
 from torch.distributed import Store
 
+from dtcourse.backends.fence import fence
+
 HEAD = 8  # words at the start of each rank's part
-BELL, SLEEPS, PID = 0, 1, 2
+BELL, SLEEPS, PUBLISHED, REDUCED, FINISHED, BUFFERS = range(6)
 ANYBODY = -1  # SLEEPS: 0 for a rank that is awake, 1 + r for one that waits for rank r
-PUBLISHED, REDUCED, FINISHED, BUFFERS = 3, 4, 5, 6
 MAX_BUFFERS = 1024
 BOARD = HEAD + 2 * MAX_BUFFERS  # words: the head, then address and bytes of each published buffer
 SLOTS = 1024
@@ -49,9 +51,9 @@ class Block:
         self.words = memoryview(self._memory).cast("q")
         self._first = ctypes.c_char.from_buffer(self._memory)
         self._start = ctypes.addressof(self._first)
-        self._sleepers = 0  # threads of this rank
         self._locks = [threading.Lock() for _ in range(size)]
-        self.words[rank * PART + PID] = os.getpid()
+        self._sleepers = 0  # threads of this rank
+        self._sleeping = threading.Lock()
 
     def close(self) -> None:
         """Give memory and file back."""
@@ -60,20 +62,15 @@ class Block:
         self._memory.close()
         os.close(self._file)
 
-    @staticmethod
-    def fence() -> None:
-        """Some processors let others see writes in another order; taking a lock twice does not."""
-        with _barrier:
-            pass
-        with _barrier:
-            pass
-
     def get(self, rank: int, word: int) -> int:
-        return self.words[rank * PART + word]
+        """A word of any rank; what that rank wrote before it can be read after it."""
+        value = self.words[rank * PART + word]
+        fence()
+        return value
 
     def set(self, word: int, value: int) -> None:
         """Write one of this rank's own words, after all that was written before."""
-        self.fence()
+        fence()
         self.words[self.rank * PART + word] = value
 
     @contextmanager
@@ -90,7 +87,7 @@ class Block:
         """Wake `rank` to look again, if it sleeps until this rank, or anybody, has done something."""
         at = rank * PART
         self.words[at + BELL] = time.perf_counter_ns()  # never the same number twice
-        self.fence()  # who goes to sleep now sees the bell, or is seen
+        fence()  # who goes to sleep says so and then looks at the bell: one of the two has to see the other
         if self.words[at + SLEEPS] in (ANYBODY, self.rank + 1) and _FUTEX:
             _syscall(_FUTEX, ctypes.c_void_p(self._start + 8 * (at + BELL)), _WAKE, 1 << 30, None, None, 0)
 
@@ -106,21 +103,28 @@ class Block:
                 return
             os.sched_yield()
         end = time.monotonic() + timeout
-        at = self.rank * PART
-        self._sleepers += 1
+        bell = self.rank * PART + BELL
+        self._goes_to_sleep(+1, rank)
         try:
             while True:
-                self.words[at + SLEEPS] = ANYBODY if rank is None or self._sleepers > 1 else rank + 1
-                self.fence()
-                bell = self.words[at + BELL]
+                heard = self.words[bell]
+                fence()
                 if done():
                     return
                 if time.monotonic() > end:
                     raise TimeoutError(f"nothing came within {timeout:g} s")
-                self._sleep(at + BELL, bell)
+                self._sleep(bell, heard)
         finally:
-            self._sleepers -= 1
-            self.words[at + SLEEPS] = ANYBODY if self._sleepers else 0
+            self._goes_to_sleep(-1, rank)
+
+    def _goes_to_sleep(self, more: int, rank: int | None) -> None:
+        """Two threads may: the main one waits for a message while the worker waits in a collective."""
+        with self._sleeping:
+            self._sleepers += more
+            alone = self._sleepers == 1 and more == 1 and rank is not None
+            waits_for = rank + 1 if alone else ANYBODY
+            self.words[self.rank * PART + SLEEPS] = waits_for if self._sleepers else 0
+        fence()
 
     def _sleep(self, word: int, value: int) -> None:
         if _FUTEX:
@@ -152,7 +156,6 @@ _syscall.argtypes = [
     ctypes.c_void_p,
     ctypes.c_int,
 ]
-_barrier = threading.Lock()
 
 
 def _shared_file(store: Store, rank: int, size: int, length: int) -> int:

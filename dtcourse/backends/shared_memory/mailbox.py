@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from dtcourse.backends.fence import fence
 from dtcourse.backends.shared_memory.block import BOARD, PART, SLOT, SLOTS, Block
 from dtcourse.backends.shared_memory.windows import Windows
 
@@ -127,7 +128,9 @@ class Mailbox:
     # -- completing ---------------------------------------------------------------------------------------------
 
     def _settled(self, message: Message) -> bool:
-        return self._word(message.owner, message.slot, _STATE) in (_DONE, _REFUSED)
+        settled = self._word(message.owner, message.slot, _STATE) in (_DONE, _REFUSED)
+        fence()
+        return settled
 
     def _take_out(self, message: Message) -> None:
         state, size = self._word(message.owner, message.slot, _STATE), self._word(message.owner, message.slot, _BYTES)
@@ -152,7 +155,7 @@ class Mailbox:
 
     def _write(self, owner: int, slot: int, word: int, value: int) -> None:
         if word == _STATE:
-            self._block.fence()
+            fence()
         self._block.words[owner * PART + BOARD + _FIRST_SLOT + slot * SLOT + word] = value
 
 

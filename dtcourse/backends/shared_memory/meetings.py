@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import torch
 
-from dtcourse.backends.shared_memory.block import BOARD, BUFFERS, FINISHED, HEAD, MAX_BUFFERS, PUBLISHED, REDUCED, Block
+from dtcourse.backends.shared_memory.block import BUFFERS, FINISHED, HEAD, MAX_BUFFERS, PUBLISHED, REDUCED, Block
 from dtcourse.backends.shared_memory.windows import Windows
 
 Reduce = Callable[[torch.Tensor, torch.Tensor], object]  # in place, into the first
@@ -167,6 +167,3 @@ class Meetings:
             raise ValueError(f"rank {rank} of the group brought {there} bytes where {offset + size} were expected")
         if size:
             self._windows.read(rank, self._block.get(rank, HEAD + 2 * buffer), into, offset)
-
-
-assert HEAD + 2 * MAX_BUFFERS <= BOARD
