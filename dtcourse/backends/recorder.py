@@ -273,7 +273,10 @@ class RecordedWork(dist._Work):
             recording.ended(posting, wait_from, self._tensors)
 
     def is_completed(self) -> bool:
-        return self._inner.is_completed()
+        if not self._inner.is_completed():
+            return False
+        self._complete(wait_from=0)  # whoever asks until it is so need not wait
+        return True
 
     def get_future(self) -> torch.futures.Future:
         return self._inner.get_future()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import programs
 import pytest
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtcourse import Cluster, RankError
+from dtcourse import Cluster, RankError, per_rank
 
 NAMES = list(programs.DO)
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool"]
@@ -142,8 +143,6 @@ def test_the_average_of_integers_is_refused(ours):
 
 def test_a_non_blocking_send_makes_progress_while_the_main_thread_computes(ours):
     def function():
-        import time
-
         x = torch.arange(200_000.0)
         if dist.get_rank() == 0:
             work = dist.isend(x, 1)
@@ -162,8 +161,6 @@ def test_a_non_blocking_send_makes_progress_while_the_main_thread_computes(ours)
 
 def test_a_non_blocking_receive_makes_progress_while_the_main_thread_computes(ours):
     def function():
-        import time
-
         x = torch.zeros(200_000)
         if dist.get_rank() == 0:
             work = dist.irecv(x, 1)
@@ -199,8 +196,6 @@ def test_sends_whose_handle_is_thrown_away_arrive(ours):
 
 def test_an_asynchronous_collective_makes_progress_while_the_main_thread_computes(ours):
     def function():
-        import time
-
         x = torch.ones(300_000)
         work = dist.all_reduce(x, async_op=True)
         time.sleep(0.5)
@@ -223,3 +218,70 @@ def test_large_messages_between_all_pairs(ours):
         )
 
     assert ours[4].run(function).results == [True] * 4
+
+
+def test_a_receive_may_be_polled_instead_of_waited_for(ours):
+    def function(stride):
+        x = torch.zeros(3 * stride)[::stride]
+        if dist.get_rank() == 0:
+            work = dist.irecv(x, 1)
+            while not work.is_completed():
+                pass
+        else:
+            dist.send(torch.ones(3), 0)
+        return x.tolist()
+
+    pids = ours[2].run(os.getpid).results
+    for stride in (1, 2):
+        run = ours[2].run(function, stride)
+        assert run.results[0] == [1, 1, 1]
+        assert not any(e.pending for e in run.events)
+    assert ours[2].run(os.getpid).results == pids  # nothing was left over
+
+
+def test_a_message_wakes_its_receiver_while_collectives_are_in_flight(ours):
+    """The main thread and the worker sleep at the same time; a ring has to wake both."""
+
+    def function():
+        x, taken = torch.zeros(1), []
+        for _ in range(40):
+            dist.barrier()
+            works = [dist.all_reduce(torch.ones(100), async_op=True) for _ in range(5)]
+            start = time.perf_counter()
+            if dist.get_rank() == 0:
+                time.sleep(0.003)
+                dist.send(x, 1)
+            else:
+                dist.recv(x, 0)
+            taken.append(time.perf_counter() - start)
+            for work in works:
+                work.wait()
+        return sorted(taken)[-6]
+
+    assert max(ours[2].run(function).results) < 0.018  # a ring that is not heard costs a nap of 0.02 s
+
+
+def test_all_ranks_have_the_same_sum_to_the_last_bit(ours):
+    def function(x):
+        dist.all_reduce(x)
+        return x
+
+    for size in (100, 100_000):
+        generator = torch.Generator().manual_seed(size)
+        tensors = [torch.randn(size, generator=generator) * 10**rank for rank in range(4)]
+        results = ours[4].run(function, per_rank(tensors)).results
+        assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_handles_that_are_thrown_away_do_not_fill_the_mailbox(ours):
+    def function():
+        x = torch.zeros(1)
+        for _ in range(1500):  # more than there are slots
+            if dist.get_rank() == 0:
+                dist.isend(x, 1)
+                dist.recv(x, 1)
+            else:
+                dist.isend(x, 0)
+                dist.recv(x, 0)
+
+    assert ours[2].run(function).failure is None

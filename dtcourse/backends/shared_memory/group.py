@@ -318,7 +318,9 @@ class _MessageWork(dist._Work):
         return True
 
     def is_completed(self) -> bool:
-        return self._mailbox.complete(self._message)
+        if not self._mailbox.complete(self._message):
+            return False
+        return self.wait()  # returns at once, with the bytes where the reader expects them
 
     def is_success(self) -> bool:
         return self.is_completed()
@@ -336,20 +338,18 @@ class _Worker:
     """A thread that does asynchronous collectives, one after the other, in the order in which they were called."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue = queue.SimpleQueue()
+        self._queue: queue.Queue = queue.Queue()
         self._thread: threading.Thread | None = None
-        self._left = 0
 
     @property
     def busy(self) -> bool:
-        return self._left > 0
+        return self._queue.unfinished_tasks > 0
 
     def submit(self, work: Callable[[], None], tensors: Tensors) -> _Later:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="shared_memory worker", daemon=True)
             self._thread.start()
         later = _Later(tensors)
-        self._left += 1
         self._queue.put((work, later))
         return later
 
@@ -360,10 +360,10 @@ class _Worker:
                 with torch.no_grad():
                     work()
             except Exception as problem:
-                self._left -= 1
+                self._queue.task_done()  # first: whoever has waited for the future finds the worker free
                 later.future.set_exception(problem)
             else:
-                self._left -= 1
+                self._queue.task_done()
                 later.future.set_result(later.result())
 
     def stop(self) -> None:
