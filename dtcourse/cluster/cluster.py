@@ -106,8 +106,12 @@ class Cluster:
             raise RuntimeError("this cluster is closed: make a new one with Cluster(...)")
         if not self._busy.acquire(blocking=False):
             raise RuntimeError("the ranks are busy with another run: finish() or stop() it first")
-        if not self._crew.members:
-            self._crew.start()
+        try:
+            if not self._crew.members:
+                self._crew.start()
+        except BaseException:
+            self._busy.release()
+            raise
 
     def _send(self, requests: list[bytes], order: int) -> Supervisor:
         crew = self._crew

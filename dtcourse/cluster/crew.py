@@ -12,7 +12,7 @@ import sys
 import tempfile
 import weakref
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 
 from dtcourse.backends.tape import Files, Reader, anonymous_file
 from dtcourse.cluster.forkserver import ForkServer
@@ -60,10 +60,10 @@ class Crew:
         os.mkdir(meeting_place, 0o700)
         for rank in range(self.world_size):
             self.members.append(self._fork(rank, meeting_place))
-        for member in self.members:
-            self._await_ready(member)
-            self.selector.register(member.answers, selectors.EVENT_READ, (member, "answer"))
-            self.selector.register(member.output, selectors.EVENT_READ, (member, "output"))
+        waiting = {member.answers: member for member in self.members}
+        while waiting:  # in the order in which they come: one that dies leaves the others waiting for it
+            for answers in wait(list(waiting)):
+                self._take_in(waiting.pop(answers))
 
     def _fork(self, rank: int, meeting_place: str) -> Member:
         their_requests, requests = multiprocessing.Pipe(duplex=False)  # two pipes are faster than one socket
@@ -91,14 +91,19 @@ class Crew:
             os.close(their_output)
         return Member(rank, pid, requests, answers, output, stack)
 
-    def _await_ready(self, member: Member) -> None:
+    def _take_in(self, member: Member) -> None:
+        """A rank says that it is ready, or its pipe has closed."""
         try:
             self.how = member.answers.recv()
         except (EOFError, ConnectionError):
+            said = b""
             with contextlib.suppress(BlockingIOError):
-                said = os.read(member.output, 1 << 16).decode(errors="replace")
+                said = os.read(member.output, 1 << 16)
             self.end()
-            raise RankDied(f"rank {member.rank} did not start. It said:\n{said}", rank=member.rank) from None
+            text = f"rank {member.rank} did not start. It said:\n{said.decode(errors='replace')}"
+            raise RankDied(text, rank=member.rank) from None
+        self.selector.register(member.answers, selectors.EVENT_READ, (member, "answer"))
+        self.selector.register(member.output, selectors.EVENT_READ, (member, "output"))
 
     def end(self) -> dict[int, int]:
         """End all ranks; how each ended (a wait status), by rank."""
@@ -139,6 +144,8 @@ def _end_members(server: ForkServer, members: list[Member], selector: selectors.
 
 def _end(server: ForkServer, members: list[Member], tapes: list[Files], gate: int, folder: str) -> None:
     """Leave nothing behind. A function of the module: a finalizer must not hold the crew it ends."""
+    if not server.ours():
+        return  # a fork of the reader's process ends; the ranks are not its own
     _end_members(server, members, None)
     members.clear()
     for files in tapes:

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from typing import Any
 
 _I_AM_ONE = "DTCOURSE_FORK_SERVER"
@@ -83,8 +84,12 @@ class ForkServer:
             )
         atexit.register(self.close)
 
+    def ours(self) -> bool:
+        """Whether this process started the server, and is not a fork of the one that did."""
+        return self._owner == os.getpid()
+
     def alive(self) -> bool:
-        return self._owner == os.getpid() and self._process.poll() is None
+        return self.ours() and self._process.poll() is None
 
     def fork(self, arguments: dict[str, Any], fds: tuple[int, ...]) -> int:
         """Make a rank: `rank.serve(fds, **arguments)` in a new process. Its process number."""
@@ -105,7 +110,7 @@ class ForkServer:
 
     def close(self) -> None:
         """Let the server end; it ends all ranks first."""
-        if self._owner == os.getpid():
+        if self.ours():
             self._sock.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=5)
@@ -157,6 +162,8 @@ class _Server:
             os.setsid()  # so that the rank and all it starts can be ended together
             rank.serve(fds, **arguments)
             code = 0
+        except BaseException:
+            traceback.print_exc()  # into the rank's output: the reader is told what it said
         finally:
             os._exit(code)
 

@@ -44,9 +44,8 @@ class Live:
         threading.Thread(target=self._supervise, args=(busy,), name="dtcourse live run", daemon=True).start()
 
     def _supervise(self, busy: threading.Lock) -> None:
-        outcome = self._supervisor.supervise()
         try:
-            self._run = self._settle(outcome)
+            self._run = self._settle(self._supervisor.supervise())
         except BaseException as error:  # also the KeyboardInterrupt that stands for stop()
             self.error = error
             self._run = getattr(error, "run", None) or self._so_far()

@@ -84,6 +84,7 @@ def serve(
     os.environ["DTCOURSE_FOLDER"] = meeting_place  # where groups may put files
     store = dist.FileStore(os.path.join(meeting_place, "store"), world_size)
     requests, answers = Connection(requests_fd, writable=False), Connection(answers_fd, readable=False)
+    _keep_to_this_process(fds, requests, answers)
     with contextlib.suppress(EOFError, ConnectionError):
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_LONG)
         answers.send(_how(backend))
@@ -118,6 +119,15 @@ def _settle(rank: int, world: int, output: int, stack: int, folder: str, path: l
     if sys.platform == "linux":
         parent_dies = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(parent_dies, signal.SIGKILL)
+
+
+def _keep_to_this_process(fds: list[int], *connections: Connection) -> None:
+    """The reader's process knows a rank's death by its closed pipe: no child of the rank may hold it open."""
+    for fd in fds:
+        with contextlib.suppress(OSError):  # one that `_settle` has closed
+            os.set_inheritable(fd, False)
+    for connection in connections:
+        os.register_at_fork(after_in_child=connection.close)
 
 
 def _how(backend: str) -> str:

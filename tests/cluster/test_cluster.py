@@ -357,3 +357,18 @@ def test_nothing_listens_beyond_loopback(cluster):
     assert listening(cluster) == set()
     with Cluster(2, backend="gloo") as over_sockets:
         assert listening(over_sockets) <= {"127.0.0.1", "::1"}
+
+
+def test_a_fork_of_the_readers_process_leaves_the_ranks_alone():
+    out = script(
+        """
+        import os, sys
+        from dtcourse import Cluster
+        c = Cluster(2)
+        if os.fork() == 0:
+            sys.exit()
+        os.wait()
+        print(c.run(lambda: 1).results)
+        """
+    )
+    assert out.communicate(timeout=60)[0] == "[1, 1]\n"

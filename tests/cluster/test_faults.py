@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from dtcourse import Cluster, Deadlock, MismatchError, RankDied, RankError, RunTimeout, per_rank
+from dtcourse.cluster.crew import Crew
 
 
 @pytest.fixture(scope="module", params=["gloo", "shared_memory"])
@@ -278,6 +279,49 @@ def test_a_timeout_says_where_the_ranks_are():
         assert this_line("while True:  # busy here").split(", line")[0] in str(error.value)
         assert "rank 1 waits in all_reduce" in str(error.value)
         assert cluster.run(lambda: 7).results == [7, 7]
+
+
+@pytest.mark.parametrize("start_child", [lambda: os.system("sleep 5 &"), lambda: os.fork() or time.sleep(5)])
+def test_a_rank_whose_child_outlives_it(cluster, start_child):
+    def function():
+        if dist.get_rank() == 3:
+            start_child()
+            os._exit(5)
+        dist.barrier()
+
+    start = time.monotonic()
+    with pytest.raises(RankDied, match="rank 3 exited with code 5"):
+        cluster.run(function)
+    assert time.monotonic() - start < 3
+
+
+def test_a_rank_that_dies_at_its_start(monkeypatch):
+    fork = Crew._fork
+
+    def kill_rank_1(crew, rank, meeting_place):
+        member = fork(crew, rank, meeting_place)
+        if rank == 1:
+            os.kill(member.pid, signal.SIGKILL)
+        return member
+
+    monkeypatch.setattr(Crew, "_fork", kill_rank_1)
+    with pytest.raises(RankDied, match="rank 1 did not start"):
+        Cluster(2)
+
+
+def test_a_rank_that_fails_at_its_start_says_why():
+    with pytest.raises(RankDied, match="Unknown backend type nonsense"):
+        Crew(2, "nonsense")
+
+
+def test_after_a_start_that_failed_the_next_is_tried(monkeypatch):
+    with Cluster(2) as cluster:
+        cluster._crew.end()
+        with monkeypatch.context() as patch:
+            patch.setattr(Crew, "_fork", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                cluster.run(lambda: 1)
+        assert cluster.run(lambda: 1).results == [1, 1]
 
 
 # -- what cannot be sent ----------------------------------------------------------------------------------------
