@@ -34,7 +34,7 @@ class Member:
 class Crew:
     """`world_size` ranks, joined in a process group of `backend`. Raises RankDied if they cannot be started."""
 
-    def __init__(self, world_size: int, backend: str, strict: bool) -> None:
+    def __init__(self, world_size: int, backend: str, strict: bool = False) -> None:
         self.world_size, self.backend, self.strict = world_size, backend, strict
         self.tapes = [Files.create() for _ in range(world_size)]
         self.readers = [Reader(files) for files in self.tapes]
