@@ -15,6 +15,7 @@ _HOME = {
     "RankDied": "dtcourse.errors",
     "RankError": "dtcourse.errors",
     "RunError": "dtcourse.errors",
+    "RunStopped": "dtcourse.errors",
     "RunTimeout": "dtcourse.errors",
     "mark": "dtcourse.events",
     "region": "dtcourse.events",

@@ -58,5 +58,9 @@ class RankDied(RunError):
         self.rank = rank
 
 
+class RunStopped(RunError, KeyboardInterrupt):
+    """Somebody pressed the stop button, or Ctrl-C, or called `stop()` on a run that is stepped."""
+
+
 class RunTimeout(RunError, TimeoutError):
     """The run took longer than the cluster's `timeout`."""

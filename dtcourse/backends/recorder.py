@@ -62,15 +62,23 @@ class Recorder(dist.ProcessGroup):
 
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         enter = lambda: self.inner.send(tensors, dst, tag)  # noqa: E731
-        return self._message(Kind.SEND, "send", tensors, self.group.ranks[dst], tag, enter)
+        return self._message(Kind.SEND, "send", tensors, self._member(dst, "sends to"), tag, enter)
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         enter = lambda: self.inner.recv(tensors, src, tag)  # noqa: E731
-        return self._message(Kind.RECV, "recv", tensors, self.group.ranks[src], tag, enter)
+        return self._message(Kind.RECV, "recv", tensors, self._member(src, "receives from"), tag, enter)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         enter = lambda: self.inner.recv_anysource(tensors, tag)  # noqa: E731
         return self._message(Kind.RECV, "recv", tensors, ANY_RANK, tag, enter)
+
+    def _member(self, rank: int, does: str) -> int:
+        """The global number of a rank of the group. Raises ValueError for one that is not in it."""
+        size = len(self.group.ranks)
+        if 0 <= rank < size:
+            return self.group.ranks[rank]
+        hint = "" if "root" in does else ": in a ring the neighbours are (rank + 1) % world_size and (rank - 1) % world_size"
+        raise ValueError(f"rank {self.rank()} {does} rank {rank}, but this group has the ranks 0 to {size - 1}{hint}")
 
     def _message(self, kind: int, op: str, tensors: Tensors, peer: int, tag: int, enter: Enter) -> dist.Work:
         recording = self.recording
@@ -100,11 +108,11 @@ class Recorder(dist.ProcessGroup):
             )
         if recording.strict:
             strict.check_device(tensors, _DEVICE)
-        root = getattr(opts, "rootRank", -1)
+        root = opts.rootRank if hasattr(opts, "rootRank") else None
+        peer = -1 if root is None else self._member(root, f"calls {op} with the root")
         reduce_op = opts.reduceOp.op.name if hasattr(opts, "reduceOp") else ""
         shapes = tuple(tuple(t.shape) for t in (tensors if alike is None else alike))
         agree_on = op, root, reduce_op, tuple(t.dtype for t in tensors), shapes
-        peer = self.group.ranks[root] if root >= 0 else -1
         step = recording.steps_received + 1
         recording.hold(step)
         posting = recording.post(Kind.COLLECTIVE, op, self.group, peer, step, tensors, agree_on=agree_on)

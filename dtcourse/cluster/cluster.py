@@ -18,7 +18,7 @@ from dtcourse.cluster.live import Live
 from dtcourse.cluster.rank import Order
 from dtcourse.cluster.shipping import Shipper
 from dtcourse.cluster.supervise import Ending, Outcome, Supervisor
-from dtcourse.errors import Deadlock, MismatchError, RankDied, RankError, RunError, RunTimeout
+from dtcourse.errors import Deadlock, MismatchError, RankDied, RankError, RunError, RunStopped, RunTimeout
 from dtcourse.run import Run
 
 MAX_WORLD = 64
@@ -62,6 +62,8 @@ class Cluster:
         self.last_run: Run | None = None  # of the latest run, also if it failed
         self._shipper = Shipper()
         self._busy = threading.Lock()
+        self._live: Live | None = None
+        self._namespace_used = False  # by a %%ranks cell, since the ranks were started
         self._crew = Crew(world_size, self.backend, strict)
         Cluster._latest = weakref.ref(self)
 
@@ -73,8 +75,8 @@ class Cluster:
         `per_rank([...])` among the arguments gives each rank its own. `watch=True` keeps what every message held and
         how the tensor arguments stood at each call: for `run.player()`.
 
-        Raises RankError, Deadlock, MismatchError, RankDied or RunTimeout; each carries the record as `error.run`, and
-        the cluster is ready again. Raises TypeError if the function or an argument cannot be sent to a rank.
+        Raises RankError, Deadlock, MismatchError, RankDied, RunTimeout or RunStopped; each carries the record as
+        `error.run`, and the cluster is ready again. Raises TypeError if the function or an argument cannot be sent to a rank.
         """
         return self._run(function, args, kwargs, Order.WATCH if watch else 0)
 
@@ -89,6 +91,7 @@ class Cluster:
         supervisor = self._send(requests, Order.WATCH | Order.HELD)
         settle = lambda outcome: self._settle(function, supervisor, outcome)  # noqa: E731
         live = Live(self._crew, supervisor, self._set_gate, settle, _name(function))
+        self._live = live
         live.start(self._busy)
         return live
 
@@ -104,8 +107,14 @@ class Cluster:
     def _claim(self) -> None:
         if not self._crew.open:
             raise RuntimeError("this cluster is closed: make a new one with Cluster(...)")
+        if self._live is not None and not self._live.done:
+            print(
+                f"dtcourse: a stepped run was still held before step {self._live.step + 1}; it is stopped",
+                file=sys.stderr,
+            )
+            self._live.stop()
         if not self._busy.acquire(blocking=False):
-            raise RuntimeError("the ranks are busy with another run: finish() or stop() it first")
+            raise RuntimeError("the ranks are busy with another run, in another thread: wait until it has ended")
         try:
             if not self._crew.members:
                 self._crew.start()
@@ -167,8 +176,8 @@ class Cluster:
             if failure.disagree:
                 return MismatchError(explain.mismatch(failure.disagree, self._crew.readers))
         if outcome.ending is Ending.STOPPED:
-            at = [f"rank {r}: {explain.stopped_at(f)}" for r, f in failures.items()]
-            return KeyboardInterrupt("\n  ".join(["the run was stopped", *at]))
+            at = [f"rank {r}: {explain.stopped_at(f)}" for r, f in sorted(failures.items())]
+            return RunStopped("\n  ".join(["the run was stopped", *at]))
         if outcome.ending is Ending.DIED:
             rank = outcome.dead[0]
             return RankDied(explain.death(rank, self._crew.end().get(rank)), rank=rank)
@@ -199,6 +208,11 @@ class Cluster:
                 print(explain.left_over(supervisor.watch), file=sys.stderr)
         if not clean:
             self._crew.start()
+            if self._namespace_used:
+                print(
+                    "dtcourse: the ranks were started again; the variables of %%ranks cells are gone", file=sys.stderr
+                )
+            self._namespace_used = False
 
     # -- life ---------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from dtcourse.cluster.crew import Member
 from dtcourse.cluster.rank import Failure
 from dtcourse.cluster.watch import Wait, Watch, describe
 
+_MACHINERY = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _NO_READERS_LINE = "(line unknown)"
 
 
@@ -143,6 +144,8 @@ def _own_frame(failure: Failure) -> tuple[str, int, str] | None:
 def _traceback(failure: Failure) -> list[str]:
     lines = []
     for file, number, function in failure.frames:
+        if file.startswith(_MACHINERY):
+            continue
         lines += [f"  {sources.place(file, number, function)}", f"    {sources.line(file, number)}"]
     last = failure.text.rstrip().splitlines()
     return [*lines, *(last[-1:] if failure.frames else last)]

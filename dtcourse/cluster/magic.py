@@ -59,6 +59,7 @@ def run_on(cluster: Cluster, cell: str) -> Run:
 
     filename = f"ranks cell {next(_numbers)}"
     linecache.cache[filename] = (len(cell), None, cell.splitlines(True), filename)
+    cluster._namespace_used = True
     return cluster._run(run_cell, (cell, filename), {}, Order.KEEP_GROUPS)
 
 

@@ -216,8 +216,6 @@ def test_ranks_stand_still_until_they_may_go_on(cluster):
     live.advance()
     assert wait_until(lambda: live._supervisor.watch.held() == {1: 2})
     assert [(e.rank, e.step) for e in live.run.messages()] == [(0, 1)]
-    with pytest.raises(RuntimeError, match="busy"):
-        cluster.run(lambda: 1)
     assert live.finish().results == [0, 1, 2]
     assert changes and live.done
     assert cluster.run(lambda: 1).results == [1, 1, 1]
@@ -236,6 +234,12 @@ def test_a_live_run_can_be_stopped(cluster):
     live.stop()
     assert live.done and isinstance(live.error, KeyboardInterrupt)
     assert cluster.run(lambda: 2).results == [2, 2, 2]
+
+
+def test_the_next_run_ends_a_live_run_that_is_held(cluster, capfd):
+    live = cluster.step(relay, torch.zeros(1))
+    assert cluster.run(lambda: 4).results == [4, 4, 4]
+    assert live.done and "still held before step 1; it is stopped" in capfd.readouterr().err
 
 
 def test_a_live_run_that_fails_says_so(cluster):

@@ -184,6 +184,32 @@ def test_two_ranks_disagree(cluster, function, subject, seen):
         assert all(text in str(error.value) for text in [*seen, "test_faults.py, line"])
 
 
+def past_the_end():
+    dist.send(torch.zeros(1), dist.get_rank() + 1)
+
+
+def before_the_start():
+    dist.recv(torch.zeros(1), src=dist.get_rank() - 1)
+
+
+def a_root_that_is_not_there():
+    dist.broadcast(torch.zeros(1), src=-1)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (past_the_end, "rank 3 sends to rank 4, but this group has the ranks 0 to 3"),
+        (before_the_start, "rank 0 receives from rank -1, but"),
+        (a_root_that_is_not_there, "calls broadcast with the root rank -1, but"),
+    ],
+)
+def test_a_rank_that_is_not_there(cluster, function, said):
+    with pytest.raises((RankError, Deadlock)) as error:
+        cluster.run(function)
+    assert said in str(error.value)
+
+
 # -- exceptions and deaths --------------------------------------------------------------------------------------
 
 

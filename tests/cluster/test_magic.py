@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from IPython.testing.globalipapp import start_ipython
 
-from dtcourse import Cluster, RankError
+from dtcourse import Cluster, RankDied, RankError
 from dtcourse.cluster.magic import load_ipython_extension
 
 
@@ -35,6 +35,16 @@ def test_a_mistake_names_the_line_and_loses_nothing(shell, capfd):
         shell.run_cell_magic("ranks", "", "a = 1\nmissing + 1")
     shell.run_cell_magic("ranks", "", "kept")
     assert "[rank 0] 1" in capfd.readouterr().out
+
+
+def test_lost_variables_are_told(shell, capfd):
+    shell.run_cell_magic("ranks", "", "kept = 1")
+    with pytest.raises(RankDied):
+        shell.run_cell_magic("ranks", "", "import os\nos._exit(1)")
+    assert "the variables of %%ranks cells are gone" in capfd.readouterr().err
+    with pytest.raises(RankError, match="name 'kept' is not defined") as error:
+        shell.run_cell_magic("ranks", "", "kept")
+    assert "magic.py" not in str(error.value)
 
 
 def test_without_a_cluster_of_that_name(shell):
