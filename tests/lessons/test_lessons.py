@@ -100,3 +100,9 @@ def test_links_lead_somewhere(path):
     for cell in read(path).cells:
         for link in re.findall(r"\]\(([^)#:]+)\)", cell.source if cell.cell_type == "markdown" else ""):
             assert (path.parent / link).exists()
+
+
+@each_lesson
+def test_the_reader_s_own_exchange_stands_in_the_cell(path):
+    """A player shows the line that sends: hidden in a helper of the course, it would not be the reader's line."""
+    assert [cell.id for cell in code_cells(path) if re.search(r"(?<!def )\bpass_on\(", cell.source)] == []
