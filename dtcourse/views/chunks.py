@@ -8,6 +8,7 @@ positions. Values that are not provenance values have no pieces, only numbers.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -66,6 +67,22 @@ def is_provenance(tensor: torch.Tensor, world: int, rank: int) -> bool:
         return torch.equal(tensor.flatten(), provenance(world, rank, tensor.numel()))
     except ValueError:  # too long to be one
         return False
+
+
+def are_sums_in_place(tensors: Sequence[torch.Tensor], world: int) -> bool:
+    """Whether each of the ranks' tensors holds sums of provenance values, each element in its own place.
+
+    So begins an algorithm that is given the work of another. Ordinary integers are not taken for it: every element
+    has to tell its own position, and for one element alone that proves nothing.
+    """
+    if world > MAX_WORLD or not tensors:
+        return False
+    return all(t.dtype == torch.int64 and t.numel() > 1 and _in_place(t.flatten(), world) for t in tensors)
+
+
+def _in_place(values: torch.Tensor, world: int) -> bool:
+    parts = sum((values // 16**rank).remainder(16) for rank in range(world))
+    return bool(((values > 0) & (parts > 0) & (values // 16**world == parts * torch.arange(len(values)))).all())
 
 
 def pieces(values: torch.Tensor, world: int, offset: int = 0) -> tuple[Piece, ...]:

@@ -16,7 +16,7 @@ import torch
 from dtcourse.events import ANY_RANK, COLLECTIVE, HELD, RECV, RETURN, SEND, Event, Line, channel
 from dtcourse.run import Run
 from dtcourse.views import captions, words
-from dtcourse.views.chunks import Chunk, is_provenance, pieces, row, which
+from dtcourse.views.chunks import Chunk, are_sums_in_place, is_provenance, pieces, row, which
 
 Key = tuple[float, int, int]  # (step, 0, 0) of messages; (step before it, 1, number) of a collective
 LATER: Key = (math.inf, 0, 0)  # posted and not completed: it stands after everything that completed
@@ -112,7 +112,7 @@ class _Cutter:
         self.events = events
         self.states = [[e for e in events if e.rank == rank and e.arguments] for rank in range(self.world)]
         self.first = [states[0].arguments[0] if states else None for states in self.states]
-        self.decoded = any(t is not None and is_provenance(t, self.world, r) for r, t in enumerate(self.first))
+        self.decoded = self._tells()
         self.received = {channel(e): e for e in events if e.kind == RECV}
         self.lines: dict[Line, int] = {}
 
@@ -130,6 +130,13 @@ class _Cutter:
         frames[-1] = replace(frames[-1], waits=waits, lines=stuck or frames[-1].lines)
         lines = [self._source(line) for line in self.lines]
         return Film(self.world, self.decoded, captions.add(frames, self.world), lines, self.run.failure)
+
+    def _tells(self) -> bool:
+        """Whether the tensors that the ranks began with say where their numbers come from."""
+        known = {rank: t for rank, t in enumerate(self.first) if t is not None}
+        if any(is_provenance(t, self.world, rank) for rank, t in known.items()):
+            return True
+        return are_sums_in_place(list(known.values()), self.world)
 
     def _frame(self, key: Key) -> Frame:
         events = [e for e in self.events if self.keys[id(e)] == key and e.kind in (SEND, COLLECTIVE)]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtcourse.origins import contributions, position, provenance
-from dtcourse.views.chunks import Piece, cuts, is_provenance, pieces, row, which
+from dtcourse.views.chunks import Piece, are_sums_in_place, cuts, is_provenance, pieces, row, which
 
 worlds = st.integers(1, 8)
 
@@ -107,3 +107,34 @@ def test_floats_have_numbers_and_no_pieces() -> None:
     assert [chunk.numbers for chunk in chunks] == [("0.5", "1.25"), ("3",)]
     assert which(tensor[2:], tensor, 2, False) == (1, "chunk 1")
     assert which(torch.tensor([7.0]), tensor, 2, False) == (None, "1 element")
+
+
+@settings(deadline=None)
+@given(worlds, st.integers(2, 40), st.data())
+def test_sums_that_lie_in_their_places_are_known(world: int, length: int, data: st.DataObject) -> None:
+    """Each element is the sum of any ranks' numbers, each rank up to 15 times, as a half-way state may be."""
+    own = torch.stack([provenance(world, rank, length) for rank in range(world)])
+    times = st.lists(st.integers(0, 15), min_size=world, max_size=world).filter(any)
+    tensors = [sum(n * own[r] for r, n in enumerate(data.draw(times))) for _ in range(world)]
+    assert are_sums_in_place(tensors, world)
+    strange = tensors[-1].roll(1)
+    assert not are_sums_in_place([*tensors[:-1], strange], world)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(8),
+        torch.arange(1, 9),
+        torch.zeros(8, dtype=torch.int64),
+        torch.ones(8, dtype=torch.int64),
+        torch.full((8,), 3),
+        torch.arange(8) * 16**4,
+        -provenance(4, 0, 8),
+        torch.tensor([5]),
+        torch.tensor([], dtype=torch.int64),
+        torch.ones(8),
+    ],
+)
+def test_ordinary_numbers_are_not_taken_for_sums(tensor: torch.Tensor) -> None:
+    assert not are_sums_in_place([tensor] * 4, 4)

@@ -49,6 +49,17 @@ def test_the_published_mistake_is_shown_as_it_went() -> None:
     assert frames[-1].notes[-1].startswith("0 of 16 chunks complete")
 
 
+def test_the_second_half_alone_begins_half_way_and_is_decoded() -> None:
+    run = ring_run(4, 8)
+    second = [dataclasses.replace(e, step=max(e.step - 3, 0)) for e in run.events if e.step > 3 or e.kind == RETURN]
+    shown = film(Run(4, events=second))
+    assert shown.decoded
+    complete = {(r, c) for r, row in enumerate(shown.frames[0].rows) for c, chunk in enumerate(row) if chunk.complete}
+    assert complete == {(0, 1), (1, 2), (2, 3), (3, 0)}
+    assert [m.chunk for m in shown.frames[1].messages] == [1, 2, 3, 0]
+    assert all(chunk.complete for row in shown.frames[-1].rows for chunk in row)
+
+
 def test_what_never_arrived() -> None:
     shown = film(ring_run(4, 10, lost_after=2))
     last = shown.frames[-1]
