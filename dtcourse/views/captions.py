@@ -1,4 +1,7 @@
-"""What a frame of the film says in words: the messages of its step, and whatever went another way than a sum should."""
+"""What a frame of the film says in words: the messages of its step, and whatever went another way than a sum should.
+
+The caption tells what happened, without judging it; a note says that something is wrong, and is shown in red.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,10 @@ def add(frames: list[Frame], world: int) -> list[Frame]:
         )
         seen = set(found)
         notes = (_capital(words.some(fresh, MOST, "; ")) + ".",) if fresh else ()
-        if number == len(frames) - 1 and not frame.waits:
-            notes += tuple(_completeness(frame))
-        done.append(replace(frame, notes=notes, caption=_caption(frame, last, world)))
+        caption = _caption(frame, last, world)
+        if 0 < number == len(frames) - 1 and not frame.waits:
+            caption += _completeness(frame)
+        done.append(replace(frame, notes=notes, caption=caption))
     return done
 
 
@@ -96,8 +100,8 @@ def _undone(before: Frame, frame: Frame) -> Iterator[str]:
                 yield f"rank {rank}, chunk {number}: was complete and is overwritten"
 
 
-def _completeness(frame: Frame) -> Iterator[str]:
+def _completeness(frame: Frame) -> str:
+    """How many chunks are complete in the end. Only a count: how many there should be depends on the algorithm."""
     chunks = [chunk for row in frame.rows for chunk in row if chunk.pieces]
     complete = sum(chunk.complete for chunk in chunks)
-    if chunks:
-        yield f"{complete} of {len(chunks)} chunks complete (every rank counted once)."
+    return f" {complete} of {len(chunks)} chunks complete (every rank counted once)." if chunks else ""

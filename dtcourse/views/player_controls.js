@@ -79,8 +79,7 @@ function render({ model, el }) {
     picture.classList.toggle("dtc-moving", moving && !still());
     paint(picture, parts);
     if (moving && !still()) requestAnimationFrame(() => fly(picture)); // the new picture first, then what flies
-    const good = (note) => /^(\d+) of \1 chunks/.test(note);
-    caption.innerHTML = esc(frame.caption) + frame.notes.map((n) => ` <span class="${good(n) ? "dtc-good" : "dtc-note"}">${esc(n)}</span>`).join("");
+    caption.innerHTML = esc(frame.caption) + frame.notes.map((n) => ` <span class="dtc-note">${esc(n)}</span>`).join("");
     listing.innerHTML = code(film, frame);
     controls();
   }

@@ -46,7 +46,20 @@ def test_the_published_mistake_is_shown_as_it_went() -> None:
     frames = film(ring_run(4, 10, gather=-1)).frames
     assert any("was complete and is overwritten" in note for frame in frames for note in frame.notes)
     assert not all(chunk.complete for row in frames[-1].rows for chunk in row)
-    assert frames[-1].notes[-1].startswith("0 of 16 chunks complete")
+    assert frames[-1].caption.endswith(" 0 of 16 chunks complete (every rank counted once).")
+
+
+def test_of_a_right_run_nothing_is_noted() -> None:
+    """Notes are red. A reduce-scatter ends with a quarter of its chunks complete, as it should."""
+    run = ring_run(4, 10)
+    half = Run(4, events=[e for e in run.events if e.step <= 3 and e.kind != RETURN])
+    ends = [dataclasses.replace(e, kind=RETURN, op="return", step=0) for e in run.events if e.step == 4]
+    half.events += [e for e in ends if e.payload is not None and e.peer == (e.rank + 1) % 4]
+    for shown, complete in ((film(run), 16), (film(half), 4), (film(ring_run(4, 10), running=True), 16)):
+        assert [frame.notes for frame in shown.frames] == [()] * len(shown.frames)
+        assert f" {complete} of 16 chunks complete" in shown.frames[-1].caption
+    begun = film(Run(4, events=[e for e in run.events if not e.step or e.step == 1]), running=True).frames[0]
+    assert "complete" not in begun.caption
 
 
 def test_the_second_half_alone_begins_half_way_and_is_decoded() -> None:
