@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from dtcourse.events import Line
 from dtcourse.run import Run
 
-NOT_WRITTEN = "not written yet"
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from dtcourse.grading.glance import syntax
+
 
 @dataclass(frozen=True)
 class Contents:
@@ -27,8 +29,7 @@ def examine(file: str) -> Contents:
     try:
         module = load(file)
     except SyntaxError as problem:
-        code = (problem.text or "").strip()
-        return Contents(problem=f"line {problem.lineno} is not Python ({problem.msg}):  {code}")
+        return Contents(problem=syntax(problem))
     except BaseException as problem:  # SystemExit too
         return Contents(problem=f"{_place(problem, file)} raised {type(problem).__name__}: {problem}")
     return Contents(tuple(name for name, value in vars(module).items() if callable(value)))

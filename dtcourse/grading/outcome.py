@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dtcourse.grading.suite import Test
-from dtcourse.run import Run
+
+if TYPE_CHECKING:
+    from dtcourse.run import Run
 
 RESULTS = "results.jsonl"  # written line by line: what is there when time is up still counts
 
@@ -29,12 +33,21 @@ class Result:
     outcome: Outcome
     message: str = ""
     step: int = 0
-    run: Run | None = None
+    saved: bytes | None = None  # the run
     printed: tuple[str, ...] = ()  # by each rank, in the run that failed
 
     @property
     def passed(self) -> bool:
         return self.outcome is Outcome.PASSED
+
+    @property
+    def run(self) -> Run | None:
+        """Read when somebody asks for it: that needs torch, which takes its time to load."""
+        if self.saved is None:
+            return None
+        from dtcourse.run import Run
+
+        return Run.load(io.BytesIO(self.saved))
 
 
 def read_results(folder: Path, tests: Sequence[Test]) -> list[Result]:
@@ -50,12 +63,12 @@ def read_results(folder: Path, tests: Sequence[Test]) -> list[Result]:
 def _result(test: Test, line: dict | None, folder: Path) -> Result:
     if line is None:
         return Result(test, Outcome.MISSING)
-    run = Run.load(folder / line["run"]) if "run" in line else None
+    saved = (folder / line["run"]).read_bytes() if "run" in line else None
     return Result(
         test,
         Outcome(line["outcome"]),
         line.get("message", ""),
         line.get("step", 0),
-        run,
+        saved,
         tuple(line.get("printed", ())),
     )

@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
+import dtcourse.cluster  # noqa: F401 - first of all that loads torch: the ranks' own process loads it meanwhile
 from dtcourse.grading.findings import CheckFailed, NotWritten
 from dtcourse.grading.outcome import RESULTS, Outcome
+from dtcourse.grading.submission import Submission
 
 PRINTED = 10_000  # characters kept of what a rank printed
 
@@ -40,6 +42,7 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._done: set[str] = set()
+        self._saved: dict[int, tuple[CheckFailed, str]] = {}  # a failure may be that of several tests
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, None]:
@@ -49,6 +52,8 @@ class Results:
             return
         self._done.add(item.name)
         problem = call.excinfo.value if call.excinfo else None
+        if isinstance(problem, CheckFailed) and isinstance(tested := item.funcargs.get("submission"), Submission):
+            tested.settle(problem)
         self._write(item.name, report, problem)
 
     def _write(self, test: str, report: pytest.TestReport, problem: BaseException | None) -> None:
@@ -58,7 +63,9 @@ class Results:
         if isinstance(problem, CheckFailed):
             line |= {"message": str(problem), "step": problem.step}
             if problem.run and any(e.arguments for e in problem.run.events):
-                line["run"] = problem.run.save(self._folder / f"{test}.run").name
+                if id(problem) not in self._saved:
+                    self._saved[id(problem)] = problem, problem.run.save(self._folder / f"{test}.run").name
+                line["run"] = self._saved[id(problem)][1]
             if problem.run:
                 line["printed"] = [text[:PRINTED] for text in problem.run.outputs]
         elif not report.passed:

@@ -12,12 +12,13 @@ import torch
 
 from dtcourse.cluster import Cluster, per_rank
 from dtcourse.errors import RankError, RunError, RunTimeout
-from dtcourse.grading.findings import NOT_WRITTEN, CheckFailed, NotWritten, situation
+from dtcourse.grading.findings import CheckFailed, NotWritten, situation
+from dtcourse.grading.glance import NOT_WRITTEN, no_function, uses
 from dtcourse.grading.loading import Contents, call, examine
 from dtcourse.grading.reading import last_step
 from dtcourse.run import Run
 
-TIMEOUT = 15.0  # seconds for a run that takes a twentieth of one: whoever reaches it is in an endless loop
+TIMEOUT = 10.0  # seconds for a run that takes a twentieth of one: whoever reaches it is in an endless loop
 
 
 class Clusters:
@@ -50,7 +51,8 @@ class Submission:
     def __init__(self, file: Path, clusters: Clusters) -> None:
         self.file, self._clusters = Path(file).resolve(), clusters
         self._contents: Contents | None = None
-        self._endless: dict[str, CheckFailed] = {}  # function -> how it timed out: once is enough
+        self._settled: dict[str, CheckFailed] = {}  # function -> how it failed: it is not run again
+        self._endless: set[str] = set()  # those of them that timed out
 
     def run(self, name: str, *args: Any, world: int, group: Sequence[int] | None = None) -> Run:
         """Run the function `name` of the file on `world` ranks, watched; `per_rank(...)` among the arguments is meant.
@@ -67,6 +69,11 @@ class Submission:
         run.function = name
         return run
 
+    def settle(self, failure: CheckFailed) -> None:
+        """Let every further run of the function that failed so fail in the same way, without being run."""
+        if failure.run is not None:
+            self._settled.setdefault(failure.run.function, failure)
+
     def _demand(self, name: str) -> None:
         """Raise CheckFailed unless the file can be imported and has this function."""
         __tracebackhide__ = True
@@ -75,9 +82,11 @@ class Submission:
         if self._contents.problem:
             raise CheckFailed(f"{self.file.name} cannot be imported: {self._contents.problem}")
         if name not in self._contents.functions:
-            raise CheckFailed(f"{self.file.name} has no function {name}: it must be there, under this name")
-        if name in self._endless:
-            raise self._endless[name]
+            raise CheckFailed(no_function(self.file, name))
+        if name in self._settled:
+            raise self._settled[name]
+        for endless in uses(self.file, name) & self._endless if self._endless else ():
+            raise self._settled[endless]  # time is up once, not once for each that calls it
 
     def _examine(self) -> Contents:
         if not self.file.is_file():
@@ -101,7 +110,8 @@ class Submission:
             text = text.rsplit("\n", 1)[0]  # without the advice to wait longer: this is an endless loop
         failed = CheckFailed(f"{situation(name, world, _elements(args))}: {text}", run, last_step(run))
         if isinstance(error, RunTimeout):
-            self._endless[name] = failed
+            self._endless.add(name)
+            self.settle(failed)
         return failed
 
 

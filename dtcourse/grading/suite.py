@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +48,32 @@ def tests_of(course: Path, name: str) -> list[Test]:
         these = ", ".join(known) or f"none: no exercises in {course / 'exercises'}"
         raise ValueError(f"there is no exercise {name!r}; there are: {these}")
     tree = ast.parse(tests_file(course, name).read_text(encoding="utf-8"))
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    return [Test(node.name, _title(node), _points(node)) for node in functions]
+    return [Test(node.name, _title(node), _points(node)) for node in _tests(tree)]
+
+
+def functions_of(course: Path, name: str) -> dict[str, list[str]]:
+    """For each test of an exercise, the functions that it runs, as far as they can be read from the test."""
+    tree = ast.parse(tests_file(course, name).read_text(encoding="utf-8"))
+    return {test.name: list(_run_by(test)) for test in _tests(tree)}
+
+
+def _run_by(test: ast.FunctionDef) -> Iterator[str]:
+    """The first argument of each `submission.run("function", ...)`, and `for name in ("one", "another")` before it."""
+    loops: dict[str, list[str]] = {}
+    for node in ast.walk(test):
+        match node:
+            case ast.For(target=ast.Name(id=name), iter=ast.Tuple(elts=values)):
+                loops[name] = [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)]
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="submission"), attr="run"), args=[first, *_]):
+                match first:
+                    case ast.Constant(value=str(function)):
+                        yield function
+                    case ast.Name(id=name):
+                        yield from loops.get(name, ())
+
+
+def _tests(tree: ast.Module) -> list[ast.FunctionDef]:
+    return [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
 
 
 def _title(node: ast.FunctionDef) -> str:

@@ -107,6 +107,44 @@ def test_stub_in_another_folder(course, tmp_path, capsys):
     assert not report.passed and report.player is None
 
 
+ONE_TEST = TESTS.split("def test_more")[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "outcome", "said"),
+    [
+        (STUB, Outcome.NOT_WRITTEN, "not written yet: swap"),
+        ("def swap(tensor):\n    return (\n", Outcome.FAILED, "swap.py cannot be imported: line 2 is not Python"),
+        ("import nowhere\n" + RIGHT, Outcome.FAILED, "line 1 (import nowhere) raised ModuleNotFoundError"),
+        (RIGHT.replace("swap", "swop"), Outcome.FAILED, "swap.py has no function swap"),
+    ],
+)
+def test_what_can_be_seen_is_said_without_a_run(course, monkeypatch, source, outcome, said):
+    (course / "tests" / "exercises" / "test_swap.py").write_text(ONE_TEST)
+    (course / "exercises" / "swap.py").write_text(source)
+    monkeypatch.setattr(subprocess, "Popen", None)  # nothing can be started
+    report = check("swap")
+    assert outcomes(report) == [outcome] and said in repr(report)
+
+
+def test_a_function_that_failed_is_not_run_again(course):
+    again = ONE_TEST + ONE_TEST[ONE_TEST.index("@pytest") :].replace("test_swap", "test_again")
+    (course / "tests" / "exercises" / "test_swap.py").write_text(again)
+    (course / "exercises" / "swap.py").write_text(WRONG + f"\nopen({str(course / 'runs')!r}, 'a').write('x')\n")
+    report = check("swap")
+    assert outcomes(report) == [Outcome.FAILED] * 2
+    assert report.results[0].message == report.results[1].message
+    assert report.results[1].run.function == "swap"
+    assert len((course / "runs").read_text()) == 1 + 2  # to see what is in it, and on two ranks
+
+
+@pytest.mark.parametrize(("folder", "said"), [("none", "there is no folder"), ("lessons", "there is no file swap.py")])
+def test_a_missing_file_is_all_that_is_said(course, capsys, folder, said):
+    assert check_in_terminal("swap", course / folder) == 2
+    written = capsys.readouterr()
+    assert said in written.err and written.out == "" and len(written.err.splitlines()) == 1
+
+
 def test_unknown_exercise(course, capsys):
     assert check_in_terminal("swop") == 2
     assert capsys.readouterr().err == "there is no exercise 'swop'; there are: swap\n"
