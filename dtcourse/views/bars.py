@@ -22,8 +22,7 @@ COMPUTE, WAIT = "compute", "wait"
 class Bar:
     """A stretch of a rank's time, in microseconds from the start of the record.
 
-    row      0, 1, ... for regions by depth; then one row each for computing and waiting, for sends and collectives,
-             and for receives
+    row      0, 1, ... for regions by depth; then those of `Bars.rows`
     pending  had not ended when the record ended
     """
 
@@ -42,6 +41,7 @@ class Bars:
     world: int
     span: float  # microseconds
     depth: int  # rows for regions
+    rows: tuple[str, ...]  # the names of the rows below them: "work" for computing and waiting, "send", ...
     bars: list[Bar] = field(default_factory=list)
     arrows: list[tuple[int, float, int, float]] = field(default_factory=list)  # from rank, at; to rank, at
     note: str = ""
@@ -57,7 +57,9 @@ def bars(run: Run) -> Bars:
     clock = _Clock(run, start, end)
     regions = list(_regions([e for e in events if e.kind == REGION], clock))
     depth = 1 + max((bar.row for bar in regions), default=-1)
-    found = regions + list(_messages(events, clock, depth)) + list(_activity(run, events, clock, depth))
+    rows = _rows(events)
+    places = {name: depth + i for i, name in enumerate(rows)}
+    found = regions + list(_messages(events, clock, places)) + list(_activity(run, events, clock, depth))
     found.sort(key=lambda bar: (bar.rank, bar.row, bar.start))
     note = ""
     if len(found) > MOST_BARS:
@@ -67,7 +69,7 @@ def bars(run: Run) -> Bars:
     if len(arrows) > MOST_ARROWS:
         note += f"The arrows of {len(arrows):,} messages are left out."
         arrows = []
-    return Bars(run.world_size, clock.at(end), depth, found, arrows, note.strip())
+    return Bars(run.world_size, clock.at(end), depth, rows, found, arrows, note.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +101,25 @@ def _regions(events: list[Event], clock: _Clock) -> Iterator[Bar]:
         yield Bar(e.rank, len(enclosing), REGION, clock.at(e.posted), clock.at(e.ended), e.op, clock.words(e), pending)
 
 
-def _messages(events: list[Event], clock: _Clock, depth: int) -> Iterator[Bar]:
+def _rows(events: list[Event]) -> tuple[str, ...]:
+    """Rows that something lies in: a run of collectives has no messages to show."""
+    kinds = {e.kind for e in events}
+    messages = ("send", "recv") if kinds & {SEND, RECV} or COLLECTIVE not in kinds else ()
+    return ("work", *messages, *(("collective",) if COLLECTIVE in kinds else ()))
+
+
+def _messages(events: list[Event], clock: _Clock, places: dict[str, int]) -> Iterator[Bar]:
     for e in events:
         where = clock.at(e.posted), clock.at(e.ended)
         if e.kind == SEND:
-            yield Bar(e.rank, depth + 1, SEND, *where, f"sends to rank {e.peer}", clock.words(e), e.pending)
+            yield Bar(e.rank, places["send"], SEND, *where, f"sends to rank {e.peer}", clock.words(e), e.pending)
         elif e.kind == RECV:
             peer = "any rank" if e.peer == ANY_RANK else f"rank {e.peer}"
-            yield Bar(e.rank, depth + 2, RECV, *where, f"receives from {peer}", clock.words(e), e.pending)
+            yield Bar(e.rank, places["recv"], RECV, *where, f"receives from {peer}", clock.words(e), e.pending)
         elif e.kind == COLLECTIVE:
-            yield Bar(e.rank, depth + 1, COLLECTIVE, *where, e.op, clock.words(e), e.pending)
+            yield Bar(e.rank, places["collective"], COLLECTIVE, *where, e.op, clock.words(e), e.pending)
         elif e.kind == MARK:
-            yield Bar(e.rank, depth, MARK, where[0], where[0], e.op, clock.words(e))
+            yield Bar(e.rank, places["work"], MARK, where[0], where[0], e.op, clock.words(e))
 
 
 def _activity(run: Run, events: list[Event], clock: _Clock, depth: int) -> Iterator[Bar]:
@@ -175,6 +184,7 @@ def bars_data(found: Bars, title: str) -> dict[str, Any]:
         "world": found.world,
         "span": found.span,
         "depth": found.depth,
+        "rows": list(found.rows),
         "bars": rows,
         "texts": list(texts),
         "arrows": found.arrows,

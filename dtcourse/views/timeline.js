@@ -1,7 +1,7 @@
-// The timeline: a lane per rank with rows for regions, computing and waiting, sends, receives. Bars too thin to see are
-// gathered into one, so that thousands of events cost no more than the pixels they have.
+// The timeline: a lane per rank with rows for regions, computing and waiting, sends, receives, collectives. Bars too thin
+// to see are gathered into one, so that thousands of events cost no more than the pixels they have.
 
-const SIDE = 74, ROW = 17, MOST_ARROWS = 200;
+const SIDE = 94, ROW = 17, MOST_ARROWS = 200;
 const FILLS = { compute: "#56B4E9", send: "#0072B2", recv: "#E69F00", collective: "#CC79A7", region: "var(--shade)" };
 const NAMES = { region: "region", compute: "computes", wait: "waits", send: "sends", recv: "receives", collective: "collective" };
 
@@ -38,7 +38,7 @@ function ticks(from, to) {
 }
 
 function render({ model, el }) {
-  const data = model.get("data"), rows = data.depth + 3, lane = rows * ROW + 12, high = data.world * lane + 34;
+  const data = model.get("data"), rows = data.depth + data.rows.length, lane = rows * ROW + 12, high = data.world * lane + 34;
   const view = { from: 0, to: Math.max(data.span, 1), chosen: null, wide: 960 };
   const plot = () => view.wide - SIDE - 8;
   const hatch = "dtc-hatch-" + Math.random().toString(36).slice(2);
@@ -60,8 +60,10 @@ function render({ model, el }) {
   const gathered = node(root, "div", { class: "dtc-foot" });
   node(root, "div", { class: "dtc-foot" }, (data.note ? esc(data.note) + " " : "")
     + "Point at a bar to read it. Keys: \u2190 \u2192 \u2191 \u2193 choose a bar, + \u2212 0 zoom; drag to move.");
-  legend.innerHTML = Object.keys(NAMES).filter((k) => present.has(k)).map((k) =>
-    `<svg width="22" height="12" aria-hidden="true">${hatching(hatch + k)}<rect width="22" height="12" rx="2" ${style(k, hatch + k)}/></svg> ${NAMES[k]}`).join(" &ensp;");
+  const samples = Object.keys(NAMES).filter((k) => present.has(k)).map((k) => [NAMES[k], k, false]);
+  if (data.bars.some((b) => b[7])) samples.push(["never ended", "wait", true]);
+  legend.innerHTML = samples.map(([name, kind, pending], i) =>
+    `<svg width="22" height="12" aria-hidden="true">${hatching(hatch + i)}<rect width="22" height="12" rx="2" ${style(kind, hatch + i, pending)}/></svg> ${name}`).join(" &ensp;");
 
   function hatching(id) {
     return `<defs><pattern id="${id}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">`
@@ -85,8 +87,8 @@ function render({ model, el }) {
       if (rank % 2) parts.push(tag("rect", { x: 0, y, width: view.wide, height: lane, fill: "var(--shade)", opacity: 0.35 }));
       parts.push(tag("circle", { cx: 24, cy: y + lane / 2, r: 15, fill: colour(rank) }),
         tag("text", { x: 24, y: y + lane / 2 + 5, "text-anchor": "middle", "font-size": 14, "font-weight": 700, style: `fill:${ink(rank)}` }, rank),
-        ...[["work", data.depth], ["send", data.depth + 1], ["recv", data.depth + 2]].map(([name, row]) =>
-          tag("text", { x: SIDE - 6, y: top(rank, row) + 11, "text-anchor": "end", "font-size": 10, class: "faint" }, name)));
+        ...data.rows.map((name, i) =>
+          tag("text", { x: SIDE - 6, y: top(rank, data.depth + i) + 11, "text-anchor": "end", "font-size": 10, class: "faint" }, name)));
     }
     for (const t of ticks(view.from, view.to)) {
       const x = SIDE + ((t - view.from) / (view.to - view.from)) * plot();
@@ -117,7 +119,7 @@ function render({ model, el }) {
     if (near.length > MOST_ARROWS) return [];
     return near.map(([from, a, to, b]) => {
       const x0 = SIDE + (a - view.from) * scale, x1 = SIDE + (b - view.from) * scale;
-      const y0 = top(from, data.depth + 1) + 7, y1 = top(to, data.depth + 2) + 7;
+      const y0 = top(from, data.depth + data.rows.indexOf("send")) + 7, y1 = top(to, data.depth + data.rows.indexOf("recv")) + 7;
       if (x0 < SIDE || x1 > SIDE + plot()) return "";
       const turn = (Math.atan2(y1 - y0, x1 - x0) * 180) / Math.PI;
       return tag("g", { class: "dtc-arrow", "pointer-events": "none" },

@@ -31,6 +31,7 @@ NAMES = {
     RECV: "receives",
     COLLECTIVE: "collective",
 }
+STUCK = "xxxx"  # how what never ended is hatched
 MOST_ARROWS = 120
 MOST_HATCHED = 800  # hatching is slow
 
@@ -64,7 +65,7 @@ def duration(microseconds: float) -> str:
 
 
 def _figure(found: Bars, title: str) -> Figure:
-    rows = found.depth + 3
+    rows = found.depth + len(found.rows)
     figure = Figure(figsize=(9, min(0.8 + 0.2 * (rows + 1) * found.world, 16)), layout="constrained")
     axes = figure.subplots()
     factor, unit = (1, "µs") if found.span < 1e3 else (1e3, "ms") if found.span < 1e6 else (1e6, "s")
@@ -74,8 +75,9 @@ def _figure(found: Bars, title: str) -> Figure:
     for (kind, pending), some in sorted_bars.items():
         _draw(axes, kind, pending, some, rows + 1, factor)
     if len(found.arrows) <= MOST_ARROWS:
+        out, into = (found.depth + name + 0.5 for name in (1, 2))  # the rows of sends and of receives
         ways = [
-            [(a / factor, (sender + 1) * (rows + 1) - 2.5), (b / factor, (receiver + 1) * (rows + 1) - 1.5)]
+            [(a / factor, sender * (rows + 1) + out), (b / factor, receiver * (rows + 1) + into)]
             for sender, a, receiver, b in found.arrows
         ]
         axes.add_collection(LineCollection(ways, colors="#444444", linewidths=0.6, alpha=0.7, zorder=5))
@@ -92,6 +94,8 @@ def _figure(found: Bars, title: str) -> Figure:
         for kind, name in NAMES.items()
         if kind in present
     ]
+    if any(bar.pending for bar in found.bars):
+        patches.append(Patch(facecolor="white", edgecolor=WARN, hatch=STUCK, label="never ended"))
     figure.legend(handles=patches, loc="outside upper right", ncols=len(patches), fontsize=8, frameon=False)
     figure.suptitle(f"{title or 'run'}: who works, who waits", x=0.01, ha="left", fontsize=11, fontweight="bold")
     return figure
@@ -107,7 +111,7 @@ def _draw(axes: Axes, kind: str, pending: bool, some: list[Bar], high: int, fact
         x, y, end = bar.start / factor, bar.rank * high + bar.row, bar.end / factor
         boxes.append([(x, y), (end, y), (end, y + 0.9), (x, y + 0.9)])
     edge = WARN if pending else "#555555" if kind in (REGION, WAIT) else FILLS[kind]
-    hatch = "xxxx" if pending else "////" if kind == WAIT else None
+    hatch = STUCK if pending else "////" if kind == WAIT else None
     fill = FILLS[kind]
     if len(boxes) > MOST_HATCHED and hatch:
         hatch, fill = None, "#b0b5be"

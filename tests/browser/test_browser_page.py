@@ -9,6 +9,8 @@ import pytest
 from chromium import browser, key_to_paint, why_not
 from simulated import SOURCE, ring_run
 
+from dtcourse.events import COLLECTIVE, Event
+from dtcourse.origins import provenance
 from dtcourse.run import Run
 from dtcourse.views.page import write_page
 
@@ -115,6 +117,18 @@ def test_failed_run_shows_what_never_arrived(opened: Any) -> None:
     page = opened(ring_run(4, 10, lost_after=2), step=3)
     assert page.locator('#player [data-arrived="false"]').count() == 4
     assert "Deadlock" in page.locator("#player .dtc-failure").inner_text()
+    assert "never ended" in page.locator("#timeline .dtc-legend").inner_text()
+
+
+def test_the_timeline_s_rows_are_named(opened: Any) -> None:
+    calls = [
+        Event(r, 99, COLLECTIVE, "all_reduce", (0, 1), posted=1, ended=10**6, arguments=(provenance(2, r, 4),))
+        for r in (0, 1)
+    ]
+    page = opened(Run(2, events=calls))
+    assert page.locator("#timeline text.faint", has_text="collective").count() == 2
+    assert page.locator("#timeline text.faint", has_text="send").count() == 0
+    assert "never ended" not in page.locator("#timeline .dtc-legend").inner_text()
 
 
 def test_timeline_tells_and_zooms(opened: Any) -> None:

@@ -143,6 +143,25 @@ def test_pending_operations_reach_the_end() -> None:
     assert all(bar.end == found.span for bar in pending)
 
 
+def test_a_timeline_names_what_never_ended() -> None:
+    def legend(run: Run) -> list[str]:
+        return [text.get_text() for text in Timeline(run).figure().legends[0].get_texts()]
+
+    assert "never ended" in legend(RUNS["failed"])
+    assert "never ended" not in legend(RUNS["ring"])
+
+
+def test_collectives_lie_in_a_row_of_their_own() -> None:
+    calls = [Event(r, 99, COLLECTIVE, "all_reduce", (0, 1), posted=1, ended=2) for r in (0, 1)]
+    assert bars(RUNS["ring"]).rows == ("work", "send", "recv")
+    assert bars(Run(2, events=calls)).rows == ("work", "collective")
+    both = bars(Run(2, events=ring_run(2, 4).events + calls))
+    assert both.rows == ("work", "send", "recv", "collective")
+    found = {both.rows[bar.row - both.depth]: bar.kind for bar in both.bars if bar.row > both.depth}
+    assert found == {"send": "send", "recv": "recv", "collective": "collective"}
+    assert png(Timeline(Run(2, events=calls)).figure())
+
+
 def test_regions_nest() -> None:
     spans = {"whole": (0, 100), "first": (10, 40), "second": (50, 90), "inner": (60, 70)}
     events = [Event(0, i, REGION, name, posted=a, ended=b) for i, (name, (a, b)) in enumerate(spans.items())]
