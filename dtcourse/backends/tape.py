@@ -177,12 +177,16 @@ class Reader:
 
     def rows(self, start: int) -> list[tuple[int, ...]]:
         """The rows from number `start` on that are there."""
+        return [self.row(number) for number in range(start, self._end(start))]
+
+    def _end(self, start: int) -> int:
+        """The number of the first row from `start` on that is not there yet."""
         words, end = self._words, start
         while end < MAX_ROWS and words[end * WIDTH]:
             end += 1
         if end > start:
             fence()
-        return [self.row(number) for number in range(start, end)]
+        return end
 
     def row(self, number: int) -> tuple[int, ...]:
         """One row, as it is now."""
@@ -200,7 +204,7 @@ class Reader:
 
     def copy(self) -> Recorded:
         """All of it, as bytes, for good."""
-        rows = len(self.rows(0))
+        rows = self._end(0)
         reel = os.fstat(self._files.reel).st_size
         return Recorded(_read_all(self._files.records, rows * WIDTH * 8), _read_all(self._files.reel, reel))
 

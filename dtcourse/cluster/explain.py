@@ -8,6 +8,7 @@ import re
 import signal
 import time
 
+from dtcourse.backends.ledger import Posting
 from dtcourse.backends.recording import is_readers
 from dtcourse.backends.tape import Column, Kind, Reader
 from dtcourse.cluster import sources
@@ -87,8 +88,8 @@ def mismatch(pair: tuple[tuple[int, int], tuple[int, int]], readers: list[Reader
     rows = [readers[rank].row(number) for rank, number in pair]
     message = rows[0][Column.KIND] != Kind.COLLECTIVE
     lines = [f"rank {pair[0][0]} and rank {pair[1][0]} disagree on {_subject(rows, pair, readers)}."]
-    for (rank, _), row in zip(pair, rows, strict=True):
-        posting = describe(_AsPosting(row), readers[rank])
+    for (rank, number), row in zip(pair, rows, strict=True):
+        posting = describe(Posting(rank, number, row), readers[rank])
         lines.append(f"  rank {rank}: {posting}\n         at {where(row, readers[rank])}")
     lines.append(
         "The two ends of a message need the same number of elements and the same dtype."
@@ -96,11 +97,6 @@ def mismatch(pair: tuple[tuple[int, int], tuple[int, int]], readers: list[Reader
         else "All ranks of a group have to call the same operations, in the same order, with tensors that fit together."
     )
     return "\n".join(lines)
-
-
-class _AsPosting:
-    def __init__(self, row: tuple[int, ...]) -> None:
-        self.row, self.kind = row, row[Column.KIND]
 
 
 def _subject(rows: list[tuple[int, ...]], pair: tuple, readers: list[Reader]) -> str:

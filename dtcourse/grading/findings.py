@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dtcourse.events import Line
 from dtcourse.run import Run
+from dtcourse.views import words
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def fail_on(run: Run, findings: Iterable[Finding]) -> None:
         lines.append(f"  at {first.line.file}, line {first.line.number}:  {run.source_line(first.line)}")
     more = sorted({f.rank for f in found if f.step == first.step and f.rank not in (None, first.rank)})
     if more:
-        lines.append(f"  ({_ranks(more)}: not as expected there either)")
+        lines.append(f"  ({words.ranks(more)}: not as expected there either)")
     raise CheckFailed("\n".join(lines), run, first.step)
 
 
@@ -57,7 +58,3 @@ def situation(function: str, world: int, elements: int | None) -> str:
 def number_of(count: int, what: str) -> str:
     """ "1 message", "2 messages"."""
     return f"{count} {what}{'s' if count != 1 else ''}"
-
-
-def _ranks(numbers: list[int]) -> str:
-    return f"rank{'s' if len(numbers) != 1 else ''} {', '.join(map(str, numbers))}"
