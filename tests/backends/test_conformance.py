@@ -285,3 +285,17 @@ def test_handles_that_are_thrown_away_do_not_fill_the_mailbox(ours):
                 dist.recv(x, 0)
 
     assert ours[2].run(function).failure is None
+
+
+def test_groups_that_are_over_leave_no_files(ours):
+    def function():
+        x = torch.ones(10_000)
+        dist.all_reduce(x, group=dist.new_group([0, 1]))
+        return x[0].item()
+
+    def files_after(runs):
+        for _ in range(runs):
+            assert ours[2].run(function).results == [2, 2]
+        return sum(len(files) for _, _, files in os.walk(ours[2]._crew.folder))
+
+    assert files_after(3) == files_after(3)

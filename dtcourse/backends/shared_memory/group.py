@@ -200,6 +200,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
         if not self._closed:
             self._closed = True
             self._worker.stop()
+            self.windows.end()
             self._block.close()
 
     abort = shutdown

@@ -6,6 +6,7 @@ kernel does not allow that, `Staged` keeps what others shall see in files that a
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -42,6 +43,10 @@ class Windows(ABC):
     @abstractmethod
     def write(self, rank: int, address: int, source: torch.Tensor) -> None:
         """Copy a contiguous tensor to another rank."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """The group is over: leave nothing behind."""
 
 
 class _Iovec(ctypes.Structure):
@@ -100,6 +105,9 @@ class Direct(Windows):
     def write(self, rank: int, address: int, source: torch.Tensor) -> None:
         self._copy(self._writev, rank, address, source)
 
+    def end(self) -> None:
+        pass
+
     def _copy(self, call, rank: int, address: int, mine: torch.Tensor) -> None:  # noqa: ANN001
         left, here = mine.numel() * mine.element_size(), mine.data_ptr()
         while left:
@@ -145,12 +153,25 @@ class Staged(Windows):
     def write(self, rank: int, address: int, source: torch.Tensor) -> None:
         self._view(rank, address, source).copy_(_bytes_of(source))
 
+    def end(self) -> None:
+        for rank, address in self._maps:
+            if rank == self._rank:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._path(rank, address))
+        self._maps.clear()
+        with contextlib.suppress(OSError):  # it is empty when the last rank comes
+            os.rmdir(self._folder)
+
+    def _path(self, rank: int, address: int) -> str:
+        return os.path.join(self._folder, f"{rank}-{address}")
+
     def _view(self, rank: int, address: int, like: torch.Tensor, offset: int = 0) -> torch.Tensor:
         file = self._maps.get((rank, address))
         if file is None:
-            path = os.path.join(self._folder, f"{rank}-{address}")
             size = 1 << (address & ((1 << self._SHIFT) - 1))
-            file = self._maps[rank, address] = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
+            file = self._maps[rank, address] = torch.from_file(
+                self._path(rank, address), shared=True, size=size, dtype=torch.uint8
+            )
         return file[offset : offset + like.numel() * like.element_size()]
 
 
