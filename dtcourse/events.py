@@ -98,6 +98,6 @@ def region(name: str, **labels: Any) -> AbstractContextManager[None]:
 
 
 def mark(name: str, **values: Any) -> None:
-    """A point with values: `mark("loss", value=loss.item(), step=3)`. The values must be numbers or strings."""
+    """A point with values: `mark("loss", value=loss, step=3)`. They are numbers, tensors of one element, or strings."""
     if _sink is not None:
         _sink.mark(name, values)

@@ -248,10 +248,17 @@ class Recording:
 
     def _joined_labels(self, values: dict[str, Any]) -> int:
         joined = {name: value for labels in (*self._regions, values) for name, value in labels.items()}
-        return self.tape.text(json.dumps(joined)) if joined else 0
+        return self.tape.text(json.dumps(joined, default=_number)) if joined else 0
 
     def _instant(self, row: list[int]) -> None:
         self.tape.fill(self.append(row), Column.ENDED, now())
+
+
+def _number(value: Any) -> Any:
+    """What JSON does not know, as a number: a tensor or an array of one element."""
+    if not hasattr(value, "item"):
+        raise TypeError(f"region and mark keep numbers and strings, and this is a {type(value).__name__}")
+    return value.item()
 
 
 class RanksDisagree(MismatchError):

@@ -155,6 +155,13 @@ def test_regions_and_marks(cluster):
     assert outer.posted <= inner.posted <= inner.ended <= outer.ended
 
 
+def test_a_mark_may_hold_a_tensor_of_one_element_and_says_what_it_may_not(cluster):
+    run = cluster.run(lambda: mark("loss", value=torch.tensor(0.5, requires_grad=True), other=np.float32(2)))
+    assert run.marks("loss", rank=0)[0].labels == {"value": 0.5, "other": 2.0}
+    with pytest.raises(RankError, match="region and mark keep numbers and strings, and this is a set"):
+        cluster.run(lambda: mark("loss", value={1}))
+
+
 def test_regions_and_marks_do_nothing_outside_a_run():
     with region("forward"):
         mark("loss", value=1)
