@@ -77,7 +77,11 @@ class Recorder(dist.ProcessGroup):
         size = len(self.group.ranks)
         if 0 <= rank < size:
             return self.group.ranks[rank]
-        hint = "" if "root" in does else ": in a ring the neighbours are (rank + 1) % world_size and (rank - 1) % world_size"
+        hint = (
+            ""
+            if "root" in does
+            else ": in a ring the neighbours are (rank + 1) % world_size and (rank - 1) % world_size"
+        )
         raise ValueError(f"rank {self.rank()} {does} rank {rank}, but this group has the ranks 0 to {size - 1}{hint}")
 
     def _message(self, kind: int, op: str, tensors: Tensors, peer: int, tag: int, enter: Enter) -> dist.Work:

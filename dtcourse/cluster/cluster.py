@@ -76,7 +76,7 @@ class Cluster:
         how the tensor arguments stood at each call: for `run.player()`.
 
         Raises RankError, Deadlock, MismatchError, RankDied, RunTimeout or RunStopped; each carries the record as
-        `error.run`, and the cluster is ready again. Raises TypeError if the function or an argument cannot be sent to a rank.
+        `error.run`, and the cluster is ready again. Raises TypeError if the function or an argument cannot be sent.
         """
         return self._run(function, args, kwargs, Order.WATCH if watch else 0)
 
