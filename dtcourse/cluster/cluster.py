@@ -87,8 +87,12 @@ class Cluster:
         """
         requests = self._shipper.pack(function, args, kwargs, self.world_size)
         self._claim()
-        self._set_gate(0)
-        supervisor = self._send(requests, Order.WATCH | Order.HELD)
+        try:
+            self._set_gate(0)
+            supervisor = self._send(requests, Order.WATCH | Order.HELD)
+        except BaseException:
+            self._busy.release()
+            raise
         settle = lambda outcome: self._settle(function, supervisor, outcome)  # noqa: E731
         live = Live(self._crew, supervisor, self._set_gate, settle, _name(function))
         self._live = live
@@ -128,9 +132,13 @@ class Cluster:
             if not reader.empty():
                 files.erase()
         supervisor = Supervisor(crew, self.timeout)
-        for member, request in zip(crew.members, requests, strict=True):
-            with contextlib.suppress(ConnectionError):  # the rank is dead, as the supervisor will see
-                member.requests.send_bytes(bytes([order]) + request)
+        try:
+            for member, request in zip(crew.members, requests, strict=True):
+                with contextlib.suppress(ConnectionError):  # the rank is dead, as the supervisor will see
+                    member.requests.send_bytes(bytes([order]) + request)
+        except BaseException:  # the stop button, in the middle of a request: no rank knows where the next one begins
+            crew.start()
+            raise
         return supervisor
 
     def _set_gate(self, step: int | None) -> None:

@@ -58,12 +58,16 @@ class Crew:
         self._starts += 1
         meeting_place = os.path.join(self.folder, str(self._starts))
         os.mkdir(meeting_place, 0o700)
-        for rank in range(self.world_size):
-            self.members.append(self._fork(rank, meeting_place))
-        waiting = {member.answers: member for member in self.members}
-        while waiting:  # in the order in which they come: one that dies leaves the others waiting for it
-            for answers in wait(list(waiting)):
-                self._take_in(waiting.pop(answers))
+        try:
+            for rank in range(self.world_size):
+                self.members.append(self._fork(rank, meeting_place))
+            waiting = {member.answers: member for member in self.members}
+            while waiting:  # in the order in which they come: one that dies leaves the others waiting for it
+                for answers in wait(list(waiting)):
+                    self._take_in(waiting.pop(answers))
+        except BaseException:  # the stop button, too: all ranks or none
+            self.end()
+            raise
 
     def _fork(self, rank: int, meeting_place: str) -> Member:
         their_requests, requests = multiprocessing.Pipe(duplex=False)  # two pipes are faster than one socket
@@ -99,7 +103,6 @@ class Crew:
             said = b""
             with contextlib.suppress(BlockingIOError):
                 said = os.read(member.output, 1 << 16)
-            self.end()
             text = f"rank {member.rank} did not start. It said:\n{said.decode(errors='replace')}"
             raise RankDied(text, rank=member.rank) from None
         self.selector.register(member.answers, selectors.EVENT_READ, (member, "answer"))

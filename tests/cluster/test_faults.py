@@ -350,6 +350,31 @@ def test_after_a_start_that_failed_the_next_is_tried(monkeypatch):
         assert cluster.run(lambda: 1).results == [1, 1]
 
 
+@pytest.mark.parametrize("how", ["run", "step"])
+def test_the_stop_button_while_arguments_are_sent(how, monkeypatch):
+    with Cluster(2) as cluster:
+        requests = cluster._crew.members[1].requests
+
+        def half(request):
+            requests._send(b"half")
+            signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(requests, "_send_bytes", half)
+        with pytest.raises(KeyboardInterrupt):
+            getattr(cluster, how)(lambda: 1)
+        assert cluster.run(lambda: 2).results == [2, 2]
+
+
+def test_the_stop_button_while_ranks_start(monkeypatch):
+    with Cluster(2) as cluster:
+        cluster._crew.end()
+        with monkeypatch.context() as patch:
+            patch.setattr(Crew, "_take_in", lambda *_: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                cluster.run(lambda: 1)
+        assert cluster.run(lambda: 2).results == [2, 2]
+
+
 # -- what cannot be sent ----------------------------------------------------------------------------------------
 
 
