@@ -23,9 +23,7 @@ function render({ model, el }) {
   largeType(bar, root, () => show(false)).classList.add("dtc-open");
   const listing = node(root, "div", { class: "dtc-code", role: "region", "aria-label": "the line that runs" });
   const failure = node(root, "div", { class: "dtc-failure", role: "status", hidden: "" });
-  node(root, "div", { class: "dtc-foot" }, film.decoded
-    ? "A stripe: that rank's contribution. Thick border and tick: every rank once. Dashed: changed in this step. Keys: \u2190 \u2192 Home End, space plays."
-    : "The first numbers of each chunk. Dashed: changed in this step. Keys: \u2190 \u2192 Home End, space plays.");
+  const foot = node(root, "div", { class: "dtc-foot" });
   range.addEventListener("input", () => go(+range.value, false));
   root.addEventListener("pointerdown", (event) => event.target.closest("button,input") || root.focus({ preventScroll: true }));
 
@@ -99,17 +97,22 @@ function render({ model, el }) {
     const words = atEnd() && held() ? "let the ranks take one step" : "one step on";
     next.setAttribute("aria-label", words);
     next.title = words;
+    const reading = film.decoded // a live run may begin before it is known
+      ? "A stripe: that rank's contribution. Thick border and tick: every rank once."
+      : "The first numbers of each chunk.";
+    foot.textContent = `${reading} Dashed: changed in this step. Keys, after a click into the picture: \u2190 \u2192 Home End, space plays.`;
     failure.hidden = !film.failure;
     failure.textContent = film.failure ? "The run failed. " + film.failure : "";
   }
 
   function receive(message) {
     if (message.kind !== "frames") return;
-    const following = atEnd();
+    const following = atEnd(), more = message.length > film.frames.length;
     Object.assign(film, message.film);
     for (const [number, frame] of message.frames) film.frames[number] = frame;
     film.frames.length = message.length;
     if (following && state.at < film.frames.length - 1) go(message.jump ? film.frames.length - 1 : state.at + 1);
+    else if (more) go(film.frames.length - 1); // the ranks went on while an older step was shown
     else { state.at = Math.min(state.at, film.frames.length - 1); show(false); }
   }
 
