@@ -20,8 +20,11 @@ _RIGHT, _OTHER, _PLAIN = "#009E73", "#D55E00", "#8C8C8C"  # the colours of the v
 class Answer:
     """What really came, and what had been predicted. The last line of a cell shows it."""
 
-    def __init__(self, question: str, value: Any, explain: str, predicted: str, within: float) -> None:
+    def __init__(
+        self, question: str, value: Any, explain: str, predicted: str, within: float, known: bool = False
+    ) -> None:
         self.question, self.explain, self.predicted, self.within = question, explain, predicted, within
+        self.known = known  # written down beforehand: no run has said it
         self.value = value if isinstance(value, str) else value.item() if hasattr(value, "item") else value
 
     @property
@@ -34,7 +37,8 @@ class Answer:
         """The first sentence: what it is, and what the reader had said."""
         value = f"{self.value:,}" if isinstance(self.value, (int, float)) else self.value
         said = "" if self.right is None or self.predicted == value else f" You said {self.predicted}."
-        return f"The run says: {value}.{said}{' Well predicted.' if self.right else ''}"
+        whence = "The answer" if self.known else "The run says"
+        return f"{whence}: {value}.{said}{' Well predicted.' if self.right else ''}"
 
     def __repr__(self) -> str:
         return f"{self.question}\n{self.verdict} {self.explain}".rstrip()
@@ -75,20 +79,24 @@ class Question(widgets.VBox):
     def answer(self, value: Any, explain: str = "", within: float = 0.01) -> Answer:
         """What really came: a number (right if predicted `within` this part of it), or one of the choices.
 
-        A choice may be given by its number, from 1, so that a reader who looks ahead does not read it.
+        A choice given by its number, from 1, is an answer that was written down beforehand: a run gives words.
         """
-        if self.choices and isinstance(value, int):
+        known = bool(self.choices) and isinstance(value, int)
+        if known:
             value = self.choices[value - 1]
-        self._answer = Answer(self.question, value, explain, self.predicted, within)
+        self._answer = Answer(self.question, value, explain, self.predicted, within, known)
         return self._answer
 
     def _noted(self, change: dict[str, Any]) -> None:
         if not self.predicted:
             self._said.value = ""
+        elif not self.choices and _number(self.predicted) is None:
+            self._said.value = "A number, please."
         elif self._answer is None:
             self._said.value = "Noted. Now run the next cells."
         else:  # they have been run already
-            self._said.value = _html(self.answer(self._answer.value, within=self._answer.within).verdict)
+            self._answer.predicted = self.predicted
+            self._said.value = _html(self._answer.verdict)
 
     def __repr__(self) -> str:
         return "\n".join([f"Your prediction: {self.question}", *(f"  ( ) {choice}" for choice in self.choices)])
@@ -116,8 +124,8 @@ def _same(predicted: str, value: Any, within: float) -> bool:
 
 
 def _number(text: str) -> float | None:
-    """The number in "12,000 bytes"."""
-    found = re.match(r"[-+]?\d*\.?\d+(?:e[-+]?\d+)?", text.replace(",", "").replace("_", "").replace(" ", ""), re.I)
+    """The number in "about 12,000 bytes"."""
+    found = re.search(r"[-+]?\d*\.?\d+(?:e[-+]?\d+)?", text.replace(",", "").replace("_", "").replace(" ", ""), re.I)
     return float(found.group()) if found else None
 
 

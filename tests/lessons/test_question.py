@@ -6,7 +6,7 @@ import pytest
 from dtcourse.views.question import Question, ask
 
 
-@pytest.mark.parametrize("said", ["24000", "24,000", "24_000 bytes", " 24e3 ", "24000.0", "2.4e4 B"])
+@pytest.mark.parametrize("said", ["24000", "24,000", "24_000 bytes", " 24e3 ", "24000.0", "2.4e4 B", "about 24 000"])
 def test_a_number_is_understood_however_it_is_written(said):
     question = Question("How many?")
     question.predicted = said
@@ -33,8 +33,25 @@ def test_a_choice():
     question = Question("Which?", ["right", "wrong"])
     question.predicted = "wrong"
     assert question.answer("wrong").verdict == "The run says: wrong. Well predicted."
-    assert question.answer(2).verdict == "The run says: wrong. Well predicted."
-    assert question.answer(1).verdict == "The run says: right. You said wrong."
+
+
+def test_what_was_written_down_beforehand_is_not_said_by_a_run():
+    question = Question("Which?", ["right", "wrong"])
+    question.predicted = "wrong"
+    assert question.answer(2).verdict == "The answer: wrong. Well predicted."
+    assert question.answer(1).verdict == "The answer: right. You said wrong."
+    question.predicted = "right"
+    assert "The answer: right. Well predicted." in question.children[-1].value
+
+
+def test_a_question_for_a_number_asks_for_a_number():
+    question = Question("How many?")
+    for said, heard in (("many", "A number, please."), ("about 200", "Noted. Now run the next cells."), ("", "")):
+        question.predicted = said
+        assert question.children[-1].value == heard
+    choice = Question("Which?", ["this", "that"])
+    choice.predicted = "this"
+    assert choice.children[-1].value.startswith("Noted.")
 
 
 def test_no_prediction_is_no_error():
