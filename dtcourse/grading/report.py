@@ -10,7 +10,10 @@ from dtcourse.grading.outcome import Outcome, Result
 
 LINES_SHOWN = 20  # of what the ranks printed
 
-_PRE = "margin:.6em 0;padding:.6em;border-left:3px solid #b3261e;white-space:pre-wrap"
+_PRE = (
+    "margin:.6em 0;padding:.6em;border-left:3px solid #b3261e;"
+    "white-space:pre-wrap;word-break:normal;overflow-wrap:break-word"  # JupyterLab breaks in mid-word
+)
 _STYLE = {
     Outcome.PASSED: ("✓", "#00704a"),
     Outcome.FAILED: ("✗", "#b3261e"),
