@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dtcourse.cluster import Cluster, per_rank
-from dtcourse.errors import RankError, RunError, RunTimeout
+from dtcourse.errors import Deadlock, RankError, RunError, RunTimeout
 from dtcourse.grading.findings import CheckFailed, NotWritten, situation
 from dtcourse.grading.glance import NOT_WRITTEN, no_function, uses
 from dtcourse.grading.loading import Contents, call, examine
@@ -65,7 +65,7 @@ class Submission:
         try:
             run = self._clusters.of(world).run(call, str(self.file), name, *args, group=group, watch=True)
         except RunError as error:
-            raise self._failed(name, error, world, args) from None
+            raise self._failed(name, error, world, args, group) from None
         run.function = name
         return run
 
@@ -99,13 +99,17 @@ class Submission:
         except RunError as error:
             return Contents(problem=str(error).splitlines()[0])
 
-    def _failed(self, name: str, error: RunError, world: int, args: tuple) -> CheckFailed:
+    def _failed(self, name: str, error: RunError, world: int, args: tuple, group: Sequence[int] | None) -> CheckFailed:
         text, run = str(error).split("\n\nThe traceback of rank")[0], error.run
         run.function = name
         if isinstance(error, RankError) and (
             stub := re.match(rf"rank \d+ raised NotImplementedError: {NOT_WRITTEN}(.*)", text)
         ):
             return NotWritten(f"{NOT_WRITTEN}{stub[1]}", run)
+        if isinstance(error, Deadlock):
+            text = text.split("\nAs a picture: cluster.")[0]  # the reader has no `cluster` here
+            if group is not None:
+                text += f"\nOnly ranks {', '.join(map(str, group))} call it: do all sends and receives get `group`?"
         if isinstance(error, RunTimeout):
             text = text.rsplit("\n", 1)[0]  # without the advice to wait longer: this is an endless loop
         failed = CheckFailed(f"{situation(name, world, _elements(args))}: {text}", run, last_step(run))

@@ -90,6 +90,7 @@ def test_a_deadlock_carries_its_run(submit):
     with pytest.raises(CheckFailed, match="wait for what will never come") as caught:
         submit(source).run("f", torch.zeros(3), world=2)
     assert len(caught.value.run.receives()) == 2
+    assert "cluster." not in str(caught.value)
 
 
 def test_an_edit_takes_effect_at_once(submit, tmp_path):
