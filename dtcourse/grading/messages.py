@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dtcourse.events import COLLECTIVE, Event
+from dtcourse.events import COLLECTIVE, Event, channel
 from dtcourse.grading.findings import Finding, number_of
 from dtcourse.grading.reading import chunk_text, counted, last_step, name_of, once, start_of, summed
 from dtcourse.origins import contributions
@@ -41,11 +41,22 @@ def own_messages(run: Run) -> Iterator[Finding]:
             yield Finding(what, e.step, e.rank, e.line)
 
 
+def never_waited(run: Run) -> Iterator[Finding]:
+    """A receive that is never waited for is wrong also where its numbers happened to be there in time."""
+    steps = {channel(e): e.step for e in run.messages()}
+    for e in run.receives():
+        if e.pending and e.bytes and channel(e) in steps:
+            step = steps[channel(e)]
+            what = f"rank {e.rank} used what it receives in step {step} before waiting for it"
+            yield Finding(f"{what}: call .wait() on what irecv returned", step, e.rank, e.line)
+
+
 def messages(
     run: Run, schedule: Sequence[Sequence[Parcel]], name: str, members: Sequence[int] | None = None
 ) -> Iterator[Finding]:
     """Each rank sends what `schedule[rank]` says, in this order, and nothing else."""
     yield from own_messages(run)
+    yield from never_waited(run)
     members = range(len(schedule)) if members is None else members
     for rank, parcels in zip(members, schedule, strict=True):
         yield from _of_rank(run, rank, parcels, members, name)
@@ -63,7 +74,7 @@ def _of_rank(run: Run, rank: int, parcels: Sequence[Parcel], members: Sequence[i
     seen = [e for e in run.messages(rank) if e.bytes]
     for e, (step, parcel) in zip(seen, planned, strict=False):
         if said := _differs(e, parcel, step, start, members, name):
-            yield Finding(said, e.step, rank, e.line)
+            yield Finding(said + _too_early(run, e, step, sizes[parcel.chunk]), e.step, rank, e.line)
     sent = f"rank {rank} sent {number_of(len(seen), 'message')}; {name} sends {len(planned)}"
     if len(seen) < len(planned):
         step, parcel = planned[len(seen)]
@@ -95,6 +106,15 @@ def _differs(e: Event, parcel: Parcel, step: int, start: torch.Tensor, members: 
         f"rank {rank} sent chunk {chunk} in step {step} with {counted(seen, members)}; "
         f"{name} sends it with {counted(once(parcel.of, world), members)} there"
     )
+
+
+def _too_early(run: Run, e: Event, step: int, size: int) -> str:
+    """Words for a message of the right size that was sent while what an earlier step receives was not there yet."""
+    before = run.receives(e.rank)[: step - 1]
+    late = any(r.wait_from and r.wait_from > e.posted and r.ended and r.ended > e.posted for r in before)
+    if not late or e.payload.numel() != size:
+        return ""
+    return f"; rank {e.rank} had not waited yet for what it receives before: call .wait() on what irecv returned first"
 
 
 def sent_bytes(run: Run, expected: Sequence[int], formulas: Sequence[str], name: str) -> Iterator[Finding]:

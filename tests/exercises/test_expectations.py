@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dtcourse import Run, per_rank, provenance
 from dtcourse.collectives import ring
-from dtcourse.events import RETURN, SEND
+from dtcourse.events import RECV, RETURN, SEND
 from dtcourse.grading.findings import CheckFailed, Finding, fail_on
 from dtcourse.grading.messages import messages, partners, sent_bytes
 from dtcourse.grading.submission import Clusters, Submission
@@ -87,6 +87,24 @@ def test_every_message_has_to_be_there(right):
         fewer = Run(3, function="f", events=events, results=right.results)
         found = findings(fewer, "ring_all_reduce")
         assert any("sent 3 messages; the ring sends 4" in f.message for f in found)
+
+
+def test_a_receive_has_to_be_waited_for(right):
+    first = next(n for n in numbers_of(right, RECV) if right.events[n].rank == 1)
+    (found,) = findings(changed(right, first, ended=None, wait_from=None), "ring_all_reduce")
+    assert found.message.startswith("rank 1 used what it receives in step 1 before waiting for it: call .wait()")
+
+
+def test_a_wait_that_comes_too_late_is_told(right):
+    first = next(n for n in numbers_of(right, RECV) if right.events[n].rank == 1)
+    late = max(e.posted for e in right.events)
+    run = changed(right, first, ended=late + 2, wait_from=late + 1)
+    assert findings(run, "ring_all_reduce") == []  # what was sent was right all the same
+    number = next(n for n in numbers_of(right, SEND) if (e := right.events[n]).rank == 1 and e.step == 2)
+    mixed = right.events[number].payload.clone()
+    mixed[0] -= 1
+    (found,) = findings(changed(run, number, payload=mixed), "ring_all_reduce")
+    assert "rank 1 had not waited yet for what it receives before" in found.message
 
 
 def test_every_number_counts(right):
