@@ -9,15 +9,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from dtcourse.grading import suite
 from dtcourse.grading.glance import glance
-from dtcourse.grading.outcome import Outcome, Result, read_results
+from dtcourse.grading.outcome import RESULTS, Outcome, Result, read_results
+from dtcourse.grading.progress import progress
 from dtcourse.grading.report import Report
 
 TIME_LIMIT = 120.0  # seconds for all tests together
 OUTPUT = "output"  # what pytest wrote
+_LOOK = 0.1  # seconds between two looks at the results
 
 
 def check(name: str, folder: str | Path | None = None, time_limit: float = TIME_LIMIT) -> Report:
@@ -33,11 +36,16 @@ def check(name: str, folder: str | Path | None = None, time_limit: float = TIME_
     if found := _at_a_glance(course, name, file, tests):
         return Report(name, _relative(file), found, time.monotonic() - start)
     with tempfile.TemporaryDirectory(prefix="dtcourse-check-") as results:  # of mode 0700
-        problem = _run_tests(course, name, file, Path(results), time_limit)
+        shown = progress()
+        try:
+            told = lambda: shown.show(name, read_results(Path(results), tests, runs=False))  # noqa: E731
+            problem = _run_tests(course, name, file, Path(results), time_limit, told)
+        finally:
+            shown.end()
         found = read_results(Path(results), tests)
         if problem is None and any(result.outcome is Outcome.MISSING for result in found):
             problem = "Some tests did not run:\n" + _said(Path(results))
-        return Report(name, _relative(file), found, time.monotonic() - start, problem)
+        return Report(name, _relative(file), found, time.monotonic() - start, problem, shown)
 
 
 def check_in_terminal(name: str, folder: str | Path | None = None) -> int:
@@ -77,7 +85,9 @@ def _at_a_glance(course: Path, name: str, file: Path, tests: list[suite.Test]) -
     return [Result(test, Outcome.NOT_WRITTEN, seen.stubs[functions[test.name][0]]) for test in tests]
 
 
-def _run_tests(course: Path, name: str, file: Path, results: Path, time_limit: float) -> str | None:
+def _run_tests(
+    course: Path, name: str, file: Path, results: Path, time_limit: float, told: Callable[[], None]
+) -> str | None:
     """Run pytest; what kept it from running the tests to their end, or None."""
     reading, holding = os.pipe()  # if this process dies, however it does, pytest sees that the pipe has closed
     command = [
@@ -93,7 +103,7 @@ def _run_tests(course: Path, name: str, file: Path, results: Path, time_limit: f
             pass_fds=[reading], start_new_session=True,  # a session: so that it can be ended with all that it started
         )  # fmt: skip
     try:
-        code = process.wait(time_limit)
+        code = _wait(process, time_limit, results / RESULTS, told)
     except subprocess.TimeoutExpired:
         return f"The tests were not done after {time_limit:g} s, and were ended: is there an endless loop?"
     finally:  # the stop button, too
@@ -102,6 +112,22 @@ def _run_tests(course: Path, name: str, file: Path, results: Path, time_limit: f
         os.close(holding)
     passed_or_failed = (0, 1)
     return None if code in passed_or_failed else f"pytest ended with code {code}:\n{_said(results)}"
+
+
+def _wait(process: subprocess.Popen[bytes], time_limit: float, results: Path, told: Callable[[], None]) -> int:
+    """Wait for its end, and tell each time that there are more results. The process's exit code."""
+    end, size = time.monotonic() + time_limit, -1
+    while True:
+        now = results.stat().st_size if results.exists() else 0
+        if now != size:
+            size = now
+            told()
+        left = end - time.monotonic()
+        try:
+            return process.wait(max(0.0, min(_LOOK, left)))
+        except subprocess.TimeoutExpired:
+            if left <= _LOOK:
+                raise
 
 
 def _said(results: Path) -> str:

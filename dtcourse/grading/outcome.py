@@ -50,20 +50,25 @@ class Result:
         return Run.load(io.BytesIO(self.saved))
 
 
-def read_results(folder: Path, tests: Sequence[Test]) -> list[Result]:
-    """A result for each of `tests`, in their order; those that nothing was written of are missing."""
+def read_results(folder: Path, tests: Sequence[Test], runs: bool = True) -> list[Result]:
+    """A result for each of `tests`, in their order; those that nothing was written of are missing. `runs`: with them.
+
+    Works also while the tests' process still writes.
+    """
     lines: dict[str, dict] = {}
     if (file := folder / RESULTS).exists():
-        for text in file.read_text(encoding="utf-8").splitlines():
+        for text in file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+            if not text.endswith("\n"):
+                break  # it is being written
             line = json.loads(text)
             lines[line["test"]] = line
-    return [_result(test, lines.get(test.name), folder) for test in tests]
+    return [_result(test, lines.get(test.name), folder if runs else None) for test in tests]
 
 
-def _result(test: Test, line: dict | None, folder: Path) -> Result:
+def _result(test: Test, line: dict | None, folder: Path | None) -> Result:
     if line is None:
         return Result(test, Outcome.MISSING)
-    saved = (folder / line["run"]).read_bytes() if "run" in line else None
+    saved = (folder / line["run"]).read_bytes() if folder and "run" in line else None
     return Result(
         test,
         Outcome(line["outcome"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
@@ -10,7 +10,7 @@ from dtcourse.grading.outcome import Outcome, Result
 
 LINES_SHOWN = 20  # of what the ranks printed
 
-_PRE = (
+MESSAGE_STYLE = (
     "margin:.6em 0;padding:.6em;border-left:3px solid #b3261e;"
     "white-space:pre-wrap;word-break:normal;overflow-wrap:break-word"  # JupyterLab breaks in mid-word
 )
@@ -31,6 +31,7 @@ class Report:
     results: list[Result]
     seconds: float = 0.0
     problem: str | None = None
+    place: Any = field(default=None, repr=False, compare=False)  # a `Progress`, whose output this one takes over
 
     @property
     def passed(self) -> bool:
@@ -84,14 +85,16 @@ class Report:
     def _repr_html_(self) -> str:
         rows = "".join(_row(r) for r in self.results)
         told = "\n".join(self._explanation)
-        told = told and f'<pre style="{_PRE}">{escape(told)}</pre>'
+        told = told and f'<pre style="{MESSAGE_STYLE}">{escape(told)}</pre>'
         table = f'<table style="margin:0">{rows}</table>'
         return f'<div class="dtcourse-report"><p><b>{escape(self.summary)}</b></p>{table}{told}</div>'
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        display({"text/plain": repr(self), "text/html": self._repr_html_()}, raw=True)
+        content = {"text/plain": repr(self), "text/html": self._repr_html_()}
+        if self.place is None or not self.place.take_over(content):
+            display(content, raw=True)
         if (player := self.player) is not None:
             display(player)
 

@@ -8,8 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import nbformat
 import psutil
 import pytest
+from nbclient import NotebookClient
 
 from dtcourse.grading import check, check_in_terminal, suite
 from dtcourse.grading.outcome import Outcome
@@ -105,6 +107,28 @@ def test_stub_in_another_folder(course, tmp_path, capsys):
     assert outcomes(report) == [Outcome.NOT_WRITTEN, Outcome.PASSED]
     assert repr(report).endswith("\nnot written yet: swap")
     assert not report.passed and report.player is None
+
+
+def test_progress_is_shown_and_leaves_nothing(course, capsys, monkeypatch):
+    (course / "exercises" / "swap.py").write_text(WRONG)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert check_in_terminal("swap") == 1
+    first, *lines = capsys.readouterr().err.split("\r\x1b[K")[1:]
+    assert first == "swap: the ranks are starting ..."
+    assert any(line.startswith("swap: 2 of 2 tests have run, 1 did not pass ... swap on 2 ranks") for line in lines)
+    assert lines[-1] == ""
+
+
+def test_in_a_notebook_the_report_is_all_that_stays(course):
+    (course / "exercises" / "swap.py").write_text(WRONG)
+    notebook = nbformat.v4.new_notebook()
+    source = "from dtcourse import check\nreport = check('swap')\nreport"
+    notebook.cells = [nbformat.v4.new_code_cell(code) for code in (source, "report")]
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(course)}}).execute()
+    for cell in notebook.cells:
+        report, player = (output["data"]["text/plain"] for output in cell.outputs)
+        assert report.startswith("swap: 1 of 2 tests passed") and player.startswith("Chunk player")
 
 
 ONE_TEST = TESTS.split("def test_more")[0]
