@@ -61,7 +61,6 @@ class Recording:
         self.ledger = Ledger([Reader(files) for files in tapes], me=rank)
         self.lock = threading.RLock()
         self._gate = gate
-        self._readers_code: dict[CodeType, bool] = {}
         self.rewind()
         self.run: object | None = None  # nothing is recorded between runs
 
@@ -76,6 +75,7 @@ class Recording:
         self._watched = watched
         self._held = held
         self._rows: dict[tuple, list[int]] = {}
+        self._readers_code: dict[CodeType, bool] = {}  # every run brings code of its own
         self._sequences: dict[tuple, int] = {}
         self._regions: list[dict[str, Any]] = []
         self._labels = 0

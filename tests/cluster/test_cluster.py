@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -303,18 +304,21 @@ def test_a_thousand_runs_grow_by_nothing(cluster):
         elif dist.get_rank() == 1:
             dist.recv(x, 0)
 
-    def memory():
-        return [
-            psutil.Process(pid).memory_full_info().uss for pid in [os.getpid(), *(m.pid for m in cluster._crew.members)]
-        ]
+    def objects():
+        gc.collect()
+        return len(gc.get_objects())
+
+    def all_objects():
+        return [objects(), *cluster.run(objects).results]
 
     x = torch.ones(1000)
-    for _ in range(200):
+    for _ in range(100):
         cluster.run(function, x)
-    before = memory()
+    before, files = all_objects(), psutil.Process().num_fds()
     for _ in range(1000):
         cluster.run(function, x)
-    assert all(b - a < 2 << 20 for a, b in zip(before, memory(), strict=True))
+    assert all(b - a < 200 for a, b in zip(before, all_objects(), strict=True))
+    assert psutil.Process().num_fds() <= files
 
 
 def script(text: str, **kwargs):
