@@ -112,4 +112,6 @@ class Live:
     def __repr__(self) -> str:
         if self.done:
             return f"<live run, ended: {self.error or self.run!r}>"
-        return f"<live run on {self.world_size} ranks, held before step {self.step + 1}: advance() or finish()>"
+        held = self._supervisor.watch.held()
+        at = f"held before step {min(held.values())}: advance() or finish()" if held else "at work"
+        return f"<live run on {self.world_size} ranks, {at}>"
