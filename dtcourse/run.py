@@ -140,7 +140,7 @@ class Run:
     def chrome_trace(self, path: str | Path) -> Path:
         """Write the Chrome trace format (opens in Perfetto): a process per rank, arrows from send to receive."""
         path = Path(path)
-        path.write_text(json.dumps({"traceEvents": list(trace_events(self)), "displayTimeUnit": "ms"}))
+        path.write_text(json.dumps({"traceEvents": list(trace_events(self)), "displayTimeUnit": "ms"}, allow_nan=False))
         return path
 
     def save(self, path: str | Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,8 @@ def trace_events(run: Run) -> Iterator[dict[str, Any]]:
 
 def _details(run: Run, e: Event) -> dict[str, Any]:
     if e.kind in (REGION, MARK):
-        return e.labels
+        finite = {k: v if not isinstance(v, float) or math.isfinite(v) else str(v) for k, v in e.labels.items()}
+        return finite  # JSON has no NaN
     return {"peer": e.peer, "bytes": e.bytes, "step": e.step, "line": run.source_line(e.line), **e.labels}
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dtcourse import Cluster, Run, per_rank, provenance, raw, region
+from dtcourse import Cluster, Run, mark, per_rank, provenance, raw, region
 from dtcourse.collectives.ring import ring_all_reduce
 
 
@@ -94,6 +94,15 @@ def test_the_chrome_trace(run, tmp_path):
             assert tid == 0 or all(a[1] <= b[0] for a, b in itertools.pairwise(track))
     assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {f"rank {r}" for r in range(4)}
     assert sum(e["name"] == "exchange" for e in events if e["ph"] == "X") == 4
+
+
+def test_a_loss_that_is_no_number_does_not_spoil_the_trace(tmp_path):
+    with Cluster(1) as cluster:
+        run = cluster.run(lambda: mark("loss", value=float("nan")))
+    (loss,) = [
+        e for e in json.loads(run.chrome_trace(tmp_path / "t.json").read_text())["traceEvents"] if e["name"] == "loss"
+    ]
+    assert loss["args"] == {"value": "nan"}
 
 
 def test_traffic(run):

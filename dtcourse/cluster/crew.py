@@ -25,6 +25,7 @@ class Member:
 
     rank: int
     pid: int
+    server: ForkServer  # which forked it
     requests: Connection
     answers: Connection
     output: int  # what it prints; never blocks
@@ -46,7 +47,7 @@ class Crew:
         self._server = ForkServer.shared()
         self._server.guard(self.folder)
         self._starts = 0
-        self._end = weakref.finalize(self, _end, self._server, self.members, self.tapes, self.gate, self.folder)
+        self._end = weakref.finalize(self, _end, os.getpid(), self.members, self.tapes, self.gate, self.folder)
         self.start()
 
     def start(self) -> None:
@@ -93,7 +94,7 @@ class Crew:
             their_requests.close()
             their_answers.close()
             os.close(their_output)
-        return Member(rank, pid, requests, answers, output, stack)
+        return Member(rank, pid, self._server, requests, answers, output, stack)
 
     def _take_in(self, member: Member) -> None:
         """A rank says that it is ready, or its pipe has closed."""
@@ -110,7 +111,7 @@ class Crew:
 
     def end(self) -> dict[int, int]:
         """End all ranks; how each ended (a wait status), by rank."""
-        statuses = _end_members(self._server, self.members, self.selector)
+        statuses = _end_members(self.members, self.selector)
         self.members.clear()
         shutil.rmtree(os.path.join(self.folder, str(self._starts)), ignore_errors=True)
         return statuses
@@ -129,10 +130,10 @@ class Crew:
         return self._end.alive
 
 
-def _end_members(server: ForkServer, members: list[Member], selector: selectors.BaseSelector | None) -> dict[int, int]:
+def _end_members(members: list[Member], selector: selectors.BaseSelector | None) -> dict[int, int]:
     by_pid: dict[int, int] = {}
     with contextlib.suppress(EOFError, OSError):  # a server that is gone has ended its ranks
-        by_pid = server.end([m.pid for m in members]) if members else {}
+        by_pid = members[0].server.end([m.pid for m in members]) if members else {}
     for member in members:
         if selector:
             for fileobj in (member.answers, member.output):
@@ -145,11 +146,11 @@ def _end_members(server: ForkServer, members: list[Member], selector: selectors.
     return {m.rank: by_pid[m.pid] for m in members if m.pid in by_pid}
 
 
-def _end(server: ForkServer, members: list[Member], tapes: list[Files], gate: int, folder: str) -> None:
+def _end(owner: int, members: list[Member], tapes: list[Files], gate: int, folder: str) -> None:
     """Leave nothing behind. A function of the module: a finalizer must not hold the crew it ends."""
-    if not server.ours():
+    if owner != os.getpid():
         return  # a fork of the reader's process ends; the ranks are not its own
-    _end_members(server, members, None)
+    _end_members(members, None)
     members.clear()
     for files in tapes:
         files.close()

@@ -29,11 +29,11 @@ _HEADER = 8  # bytes: length of the pickled message that follows
 def _receive(sock: socket.socket) -> tuple[Any, list[int]]:
     """The next message, and the descriptors that came with it."""
     header, fds, _, _ = socket.recv_fds(sock, _HEADER, 253)
-    while 0 < len(header) < _HEADER:
-        header += sock.recv(_HEADER - len(header))
+    while len(header) < _HEADER:
+        if not (part := sock.recv(_HEADER - len(header))):
+            raise EOFError
+        header += part
     size, body = int.from_bytes(header, "big"), b""
-    if not header:
-        raise EOFError
     while len(body) < size:
         if not (part := sock.recv(size - len(body))):
             raise EOFError
@@ -106,7 +106,10 @@ class ForkServer:
     def _ask(self, request: Any, fds: tuple[int, ...] = ()) -> Any:
         with self._lock:
             _send(self._sock, request, fds)
-            return _receive(self._sock)[0]
+            answer = _receive(self._sock)[0]
+        if isinstance(answer, OSError):  # too many processes, or no memory
+            raise answer
+        return answer
 
     def close(self) -> None:
         """Let the server end; it ends all ranks first."""
@@ -136,7 +139,11 @@ class _Server:
                 # a copy of the reader's process may keep the socket open after it: hence the look at the parent
                 if select.select([self._sock], [], [], 1.0)[0]:
                     (kind, *rest), fds = _receive(self._sock)
-                    _send(self._sock, getattr(self, f"_{kind}")(*rest, fds=fds))
+                    try:
+                        answer = getattr(self, f"_{kind}")(*rest, fds=fds)
+                    except OSError as problem:
+                        answer = problem
+                    _send(self._sock, answer)
         except (EOFError, ConnectionError):
             pass
         finally:
@@ -145,12 +152,14 @@ class _Server:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _fork(self, arguments: dict[str, Any], fds: list[int]) -> int:
-        pid = os.fork()
-        if pid == 0:
-            self._become_rank(arguments, fds)
-        self._ranks.add(pid)
-        for fd in fds:
-            os.close(fd)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become_rank(arguments, fds)
+            self._ranks.add(pid)
+        finally:
+            for fd in fds:
+                os.close(fd)
         return pid
 
     def _become_rank(self, arguments: dict[str, Any], fds: list[int]) -> None:
