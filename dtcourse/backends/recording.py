@@ -100,7 +100,8 @@ class Recording:
         with self.lock:  # a rank may have several threads: number, row and ledger belong together
             code, line, control = self._line()
             alike = kind, op, group, peer, tag, agree_on, code, line, control, self._labels
-            alike += tuple((t.dtype, t.shape) for t in tensors)
+            for tensor in tensors:
+                alike += (tensor.dtype, tensor.shape)
             row = self._rows.get(alike)
             if row is None:
                 row = self._rows[alike] = self._operation(kind, op, group, peer, tensors, tag, agree_on, code, line)
