@@ -1,5 +1,6 @@
 """Views in a real JupyterLab: keys step the player and not the notebook, and the saved file has a picture."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ live.player()
 """
 ADVANCE = "live.advance()"
 ROOT = "section.dtc"
+LESSON = Path(__file__).parents[2] / "lessons" / "04_ring_all_reduce.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +104,32 @@ def test_the_player_of_a_saved_run(jupyter: Lab, chromium: Any) -> None:
     saved_notebook_has_the_filmstrip(file, chromium)
 
 
+def test_lesson_04_itself(jupyter: Lab, chromium: Any) -> None:
+    file = jupyter.folder / LESSON.name
+    shutil.copy(LESSON, file)
+    cells = nbformat.read(LESSON, as_version=4).cells
+    player = next(i for i, cell in enumerate(cells) if cell.cell_type == "code" and ".player(" in cell.source)
+    page = chromium.new_page()
+    jupyter.open(page, file.name)
+    for number, cell in enumerate(cells[: player + 1]):
+        if cell.cell_type == "code" and not cell.metadata.get("jupyter", {}).get("source_hidden"):
+            run_cell(page, number)
+    one = f"{ROOT}:has(.dtc-chunk)"  # the lesson shows traffic before
+    page.wait_for_selector(one, timeout=120_000)
+    page.focus(one)
+    page.wait_for_timeout(500)
+    active = active_cell(page)
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    assert page.locator(f"{one} svg.dtc-picture").get_attribute("data-frame") == "1"
+    assert active_cell(page) == active
+    chunk = page.locator(f'{one} .dtc-chunk[data-rank="1"][data-chunk="0"]')
+    assert chunk.get_attribute("data-counts") == "1,1,0,0"  # rank 1 has added what rank 0 sent
+    save(page, file)
+    page.close()
+    saved_notebook_has_the_filmstrip(file, chromium)
+
+
 def saved_notebook_has_the_filmstrip(file: Path, chromium: Any) -> None:
     notebook = nbformat.read(file, as_version=4)
     assert "widgets" not in notebook.metadata, "a saved widget state would hide the picture"
@@ -111,7 +139,7 @@ def saved_notebook_has_the_filmstrip(file: Path, chromium: Any) -> None:
     context = chromium.new_context(offline=True)
     page = context.new_page()
     page.goto(shown.as_uri(), wait_until="domcontentloaded")
-    picture = page.locator(".jp-OutputArea-output img").first
+    picture = page.locator(".jp-OutputArea-output img").last
     picture.wait_for(timeout=20_000)
     assert picture.get_attribute("src").startswith("data:image/png;base64,")
     assert picture.evaluate("image => image.naturalWidth") > 600
