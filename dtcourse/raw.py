@@ -20,13 +20,13 @@ def to_bytes(tensor: torch.Tensor) -> bytes:
 
 def from_bytes(raw: bytes, dtype: str, shape: list[int] | tuple[int, ...]) -> torch.Tensor:
     """The tensor whose elements are `raw`. Raises ValueError if the three do not fit together."""
-    kind = getattr(torch, dtype, None)
+    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else None
     if not isinstance(kind, torch.dtype):
         raise ValueError(f"{dtype!r} is no dtype")
     flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
     try:
         return flat.view(kind).reshape(list(shape))
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise ValueError(f"{len(raw)} bytes are no {dtype} tensor of shape {tuple(shape)}") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from functools import cached_property
@@ -18,6 +19,7 @@ from dtcourse.events import MARK, RECV, REGION, SEND, Event, Line
 from dtcourse.trace import trace_events
 
 FORMAT = 1
+MOST = 4 << 30  # bytes, unpacked, of a file that is read
 
 
 class Run:
@@ -152,8 +154,8 @@ class Run:
                 name = f"tensors/{len(tensors)}"
                 tensors[name] = raw.to_bytes(value)
                 return {"tensor": name, "dtype": raw.dtype_name(value.dtype), "shape": list(value.shape)}
-            if isinstance(value, (list, tuple)):
-                return {type(value).__name__: [encode(v) for v in value]}
+            if isinstance(value, (list, tuple)):  # a named tuple or a torch.Size comes back as a tuple
+                return {"list" if isinstance(value, list) else "tuple": [encode(v) for v in value]}
             if isinstance(value, dict) and all(isinstance(k, str) for k in value):
                 return {"dict": {k: encode(v) for k, v in value.items()}}
             if value is None or isinstance(value, (bool, int, float, str)):
@@ -189,12 +191,23 @@ class Run:
         """Read a saved run. What was neither a tensor nor plain data comes back as its `repr`."""
         try:
             with zipfile.ZipFile(path) as archive:
+                if (size := sum(entry.file_size for entry in archive.infolist())) > MOST:
+                    raise ValueError(f"{size:,} bytes, unpacked, and {MOST:,} are the most that is read")
                 document = json.loads(archive.read("run.json"))
                 if document["format"] != FORMAT:
                     raise ValueError(f"format {document['format']}, and this dtcourse reads {FORMAT}")
                 return _decode_run(document, archive)
-        except (zipfile.BadZipFile, KeyError, ValueError) as problem:
+        except OSError:
+            raise
+        except _NO_RUN as problem:
             raise ValueError(f"{path} is not a saved run: {problem}") from None
+
+
+# whatever a file that only looks like one can lead to
+_NO_RUN = (
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, EOFError, MemoryError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 def open_player(run: Any, step: int = 0) -> Any:
@@ -205,12 +218,18 @@ def open_player(run: Any, step: int = 0) -> Any:
 
 
 def _decode_run(document: dict[str, Any], archive: zipfile.ZipFile) -> Run:
+    unread = set(archive.namelist())
+    world_size = document["world_size"]
+    if type(world_size) is not int or not 1 <= world_size <= 1 << 16:
+        raise ValueError(f"a run has ranks, not {world_size!r}")
+
     def decode(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         if "tensor" in value:
+            unread.remove(value["tensor"])  # each is there once: a small file must not fill the memory
             return raw.from_bytes(archive.read(value["tensor"]), value["dtype"], value["shape"])
-        kind, content = next(iter(value.items()))
+        ((kind, content),) = value.items()
         if kind == "dict":
             return {k: decode(v) for k, v in content.items()}
         if kind in ("list", "tuple"):
@@ -219,10 +238,13 @@ def _decode_run(document: dict[str, Any], archive: zipfile.ZipFile) -> Run:
 
     def decode_event(values: dict[str, Any]) -> Event:
         line = Line(**values["line"]) if values["line"] else None
-        return Event(**{k: decode(v) for k, v in values.items() if k != "line"}, line=line)
+        event = Event(**{k: decode(v) for k, v in values.items() if k != "line"}, line=line)
+        if type(event.rank) is not int or not 0 <= event.rank < world_size:
+            raise ValueError(f"an event of rank {event.rank!r}, and there are {world_size} ranks")
+        return event
 
     return Run(
-        document["world_size"],
+        world_size,
         results=decode(document["results"]),
         events=[decode_event(e) for e in document["events"]],
         sources={name: archive.read(f"sources/{i}").decode() for i, name in enumerate(document["sources"])},

@@ -74,6 +74,31 @@ def test_a_zip_that_is_no_run(tmp_path, document):
         Run.load(tmp_path / "x.run")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"world_size": 10**12},
+        {"world_size": "4"},
+        {"results": {"tensor": "../../etc/passwd", "dtype": "int64", "shape": [1]}},
+        {"results": {"tensor": "tensors/0", "dtype": 7, "shape": [1]}},
+        {"results": {"tensor": "tensors/0", "dtype": "int64", "shape": [10**15]}},
+        {"results": {"list": [{"tensor": "tensors/0", "dtype": "int64", "shape": [6]}] * 2}},
+        {"events": [{"line": None}]},
+        {"events": "many"},
+    ],
+)
+def test_a_file_that_somebody_made_up(run, tmp_path, change):
+    path = run.save(tmp_path / "ring.run")
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    content["run.json"] = json.dumps(json.loads(content["run.json"]) | change).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, raw_content in content.items():
+            archive.writestr(name, raw_content)
+    with pytest.raises(ValueError, match="is not a saved run"):
+        Run.load(path)
+
+
 def test_the_chrome_trace(run, tmp_path):
     events = json.loads(run.chrome_trace(tmp_path / "trace.json").read_text())["traceEvents"]
     starts, ends = ([e for e in events if e["ph"] == phase] for phase in "sf")
