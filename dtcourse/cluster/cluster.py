@@ -14,6 +14,7 @@ from typing import Any
 
 from dtcourse.cluster import explain, record
 from dtcourse.cluster.crew import Crew
+from dtcourse.cluster.interrupts import in_one_piece
 from dtcourse.cluster.live import Live
 from dtcourse.cluster.rank import Order
 from dtcourse.cluster.shipping import Shipper
@@ -91,10 +92,10 @@ class Cluster:
             self._set_gate(0)
             supervisor = self._send(requests, Order.WATCH | Order.HELD)
         except BaseException:
-            self._busy.release()
+            self._give_up()
             raise
         settle = lambda outcome: self._settle(function, supervisor, outcome)  # noqa: E731
-        live = Live(self._crew, supervisor, self._set_gate, settle, _name(function))
+        live = Live(self._crew, supervisor, self._set_gate, settle, self._give_up, _name(function))
         self._live = live
         live.start(self._busy)
         return live
@@ -104,11 +105,26 @@ class Cluster:
         self._claim()
         try:
             supervisor = self._send(requests, order)
-            return self._settle(function, supervisor, supervisor.supervise())
+            run, error = self._settle(function, supervisor, supervisor.supervise())
+        except BaseException:  # the stop button again, and between two things: nobody knows what the ranks are at
+            self._give_up()
+            raise
+        self._busy.release()
+        if error is not None:
+            raise error
+        return run
+
+    def _give_up(self) -> None:
+        """End ranks that are in an unknown state; the next run starts new ones."""
+        try:
+            if self._crew.open:
+                self._crew.end()
         finally:
             self._busy.release()
 
     def _claim(self) -> None:
+        if not self._crew.ours:
+            raise RuntimeError("this cluster belongs to the process that this one was forked from: make a new one")
         if not self._crew.open:
             raise RuntimeError("this cluster is closed: make a new one with Cluster(...)")
         if self._live is not None and not self._live.done:
@@ -128,17 +144,14 @@ class Cluster:
 
     def _send(self, requests: list[bytes], order: int) -> Supervisor:
         crew = self._crew
-        for files, reader in zip(crew.tapes, crew.readers, strict=True):
-            if not reader.empty():
-                files.erase()
+        with in_one_piece():  # a tape without a length would be the end of this process: whoever reads it crashes
+            for files, reader in zip(crew.tapes, crew.readers, strict=True):
+                if not reader.empty():
+                    files.erase()
         supervisor = Supervisor(crew, self.timeout)
-        try:
-            for member, request in zip(crew.members, requests, strict=True):
-                with contextlib.suppress(ConnectionError):  # the rank is dead, as the supervisor will see
-                    member.requests.send_bytes(bytes([order]) + request)
-        except BaseException:  # the stop button, in the middle of a request: no rank knows where the next one begins
-            crew.start()
-            raise
+        for member, request in zip(crew.members, requests, strict=True):
+            with contextlib.suppress(ConnectionError):  # the rank is dead, as the supervisor will see
+                member.requests.send_bytes(bytes([order]) + request)
         return supervisor
 
     def _set_gate(self, step: int | None) -> None:
@@ -146,24 +159,35 @@ class Cluster:
 
     # -- what came of it ----------------------------------------------------------------------------------------
 
-    def _settle(self, function: Callable[..., Any], supervisor: Supervisor, outcome: Outcome) -> Run:
+    def _settle(
+        self, function: Callable[..., Any], supervisor: Supervisor, outcome: Outcome
+    ) -> tuple[Run, BaseException | None]:
         """The run, or its error; and ranks that are ready again."""
         error = self._error(supervisor, outcome)
-        run = self._record(function, outcome, error)
+        results, unreadable = self._results(outcome)
+        error = error or unreadable
+        run = self._record(function, outcome, results, error)
         self.last_run = run
         self._restore(supervisor, outcome)
-        if error is not None:
-            if isinstance(error, RunError):
-                error.run = run
-            raise error
-        return run
+        if isinstance(error, RunError):
+            error.run = run
+        return run, error
 
-    def _record(self, function: Callable[..., Any], outcome: Outcome, error: BaseException | None) -> Run:
-        events, texts = record.read(self._crew.readers)
+    def _results(self, outcome: Outcome) -> tuple[list[Any], RankError | None]:
         results: list[Any] = [None] * self.world_size
-        for rank, answer in outcome.answers.items():
+        problem = None
+        for rank, answer in sorted(outcome.answers.items()):
             if answer.result is not None:
-                results[rank] = pickle.loads(answer.result)
+                try:
+                    results[rank] = pickle.loads(answer.result)
+                except Exception as reason:
+                    problem = problem or RankError(explain.unreadable(rank, reason), rank=rank)
+        return results, problem
+
+    def _record(
+        self, function: Callable[..., Any], outcome: Outcome, results: list[Any], error: BaseException | None
+    ) -> Run:
+        events, texts = record.read(self._crew.readers)
         return Run(
             self.world_size,
             function=_name(function),

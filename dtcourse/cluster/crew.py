@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 
 from dtcourse.backends.tape import Files, Reader, anonymous_file
 from dtcourse.cluster.forkserver import ForkServer
+from dtcourse.cluster.interrupts import in_one_piece
 from dtcourse.errors import RankDied
 
 
@@ -44,8 +45,8 @@ class Crew:
         self.members: list[Member] = []
         self.how = backend  # as the ranks say it
         self.selector = selectors.DefaultSelector()
-        self._server = ForkServer.shared()
-        self._server.guard(self.folder)
+        self._server = self._guarding_server()
+        self._owner = os.getpid()
         self._starts = 0
         self._end = weakref.finalize(self, _end, os.getpid(), self.members, self.tapes, self.gate, self.folder)
         self.start()
@@ -54,14 +55,14 @@ class Crew:
         """Start the ranks, in place of any there are."""
         self.end()
         if not self._server.alive():
-            self._server = ForkServer.shared()
-            self._server.guard(self.folder)
+            self._server = self._guarding_server()
         self._starts += 1
         meeting_place = os.path.join(self.folder, str(self._starts))
         os.mkdir(meeting_place, 0o700)
         try:
             for rank in range(self.world_size):
-                self.members.append(self._fork(rank, meeting_place))
+                with in_one_piece():
+                    self.members.append(self._fork(rank, meeting_place))
             waiting = {member.answers: member for member in self.members}
             while waiting:  # in the order in which they come: one that dies leaves the others waiting for it
                 for answers in wait(list(waiting)):
@@ -69,6 +70,15 @@ class Crew:
         except BaseException:  # the stop button, too: all ranks or none
             self.end()
             raise
+
+    def _guarding_server(self) -> ForkServer:
+        try:
+            server = ForkServer.shared()
+            server.guard(self.folder)
+        except (OSError, EOFError):  # it has died, and nobody had noticed
+            server = ForkServer.shared()
+            server.guard(self.folder)
+        return server
 
     def _fork(self, rank: int, meeting_place: str) -> Member:
         their_requests, requests = multiprocessing.Pipe(duplex=False)  # two pipes are faster than one socket
@@ -101,6 +111,7 @@ class Crew:
         try:
             self.how = member.answers.recv()
         except (EOFError, ConnectionError):
+            self._server.end([member.pid])  # so that it has said all
             said = b""
             with contextlib.suppress(BlockingIOError):
                 said = os.read(member.output, 1 << 16)
@@ -111,8 +122,9 @@ class Crew:
 
     def end(self) -> dict[int, int]:
         """End all ranks; how each ended (a wait status), by rank."""
-        statuses = _end_members(self.members, self.selector)
-        self.members.clear()
+        with in_one_piece():
+            statuses = _end_members(self.members, self.selector)
+            self.members.clear()
         shutil.rmtree(os.path.join(self.folder, str(self._starts)), ignore_errors=True)
         return statuses
 
@@ -128,6 +140,11 @@ class Crew:
     @property
     def open(self) -> bool:
         return self._end.alive
+
+    @property
+    def ours(self) -> bool:
+        """False in a fork of the reader's process."""
+        return self._owner == os.getpid()
 
 
 def _end_members(members: list[Member], selector: selectors.BaseSelector | None) -> dict[int, int]:

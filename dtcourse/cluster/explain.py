@@ -132,6 +132,14 @@ def failure(rank: int, failure: Failure, also: list[int], stopped: list[int]) ->
     return "\n".join(lines)
 
 
+def unreadable(rank: int, problem: Exception) -> str:
+    """The text of a `RankError` for a result that was sent and cannot be unpacked."""
+    return (
+        f"what rank {rank} returned cannot be read back in this process ({type(problem).__name__}: {problem}). "
+        "Return tensors, numbers, strings, or lists and dicts of them"
+    )
+
+
 def _own_frame(failure: Failure) -> tuple[str, int, str] | None:
     own = [frame for frame in failure.frames if is_readers(frame[0])]
     return own[-1] if own else None
@@ -153,12 +161,13 @@ def death(rank: int, status: int | None) -> str:
         return f"the process of rank {rank} is gone."
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        name = signal.Signals(number).name
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         hint = {
             signal.SIGKILL: "Somebody killed it; if nobody did, the machine ran out of memory.",
             signal.SIGSEGV: "A library crashed in it, often because of memory that was freed or too small.",
             signal.SIGABRT: "A library gave up in it; what it printed above says why.",
-        }.get(signal.Signals(number), "")
+            signal.SIGBUS: "A file in memory could not grow: the disk of the temporary files, or memory, is full.",
+        }.get(number, "")
         return f"the process of rank {rank} was ended by {name}. {hint}".rstrip()
     code = os.WEXITSTATUS(status)
     return f"the process of rank {rank} exited with code {code}: did the function call os._exit()?"

@@ -22,8 +22,11 @@ import threading
 import traceback
 from typing import Any
 
+from dtcourse.cluster.interrupts import in_one_piece
+
 _I_AM_ONE = "DTCOURSE_FORK_SERVER"
 _HEADER = 8  # bytes: length of the pickled message that follows
+_PATIENCE = 30.0  # seconds for an answer of the server, which takes milliseconds unless it is stopped
 
 
 def _receive(sock: socket.socket) -> tuple[Any, list[int]]:
@@ -76,12 +79,14 @@ class ForkServer:
         environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": _prepend(root), _I_AM_ONE: "1"}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", "from dtcourse.cluster.forkserver import main; main()", str(theirs.fileno())],
+                [sys.executable, "-P", "-c", "from dtcourse.cluster.forkserver import main; main()", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a Ctrl-C in the terminal is for the reader's process alone
                 env=environment,
             )
+        self._sock.settimeout(_PATIENCE)
+        self._broken = False
         atexit.register(self.close)
 
     def ours(self) -> bool:
@@ -89,7 +94,7 @@ class ForkServer:
         return self._owner == os.getpid()
 
     def alive(self) -> bool:
-        return self.ours() and self._process.poll() is None
+        return self.ours() and not self._broken and self._process.poll() is None
 
     def fork(self, arguments: dict[str, Any], fds: tuple[int, ...]) -> int:
         """Make a rank: `rank.serve(fds, **arguments)` in a new process. Its process number."""
@@ -104,9 +109,14 @@ class ForkServer:
         self._ask(("guard", folder))
 
     def _ask(self, request: Any, fds: tuple[int, ...] = ()) -> Any:
-        with self._lock:
-            _send(self._sock, request, fds)
-            answer = _receive(self._sock)[0]
+        with in_one_piece(), self._lock:  # half a question, or an answer left behind, would end all talk
+            try:
+                _send(self._sock, request, fds)
+                answer = _receive(self._sock)[0]
+            except (OSError, EOFError):
+                self._broken = True
+                self._sock.close()  # if it is still there, it ends, and all ranks with it
+                raise
         if isinstance(answer, OSError):  # too many processes, or no memory
             raise answer
         return answer
@@ -179,8 +189,9 @@ class _Server:
     def _end(self, pids: list[int], fds: list[int] = ()) -> dict[int, int]:  # type: ignore[assignment]
         ours = [pid for pid in pids if pid in self._ranks]
         for pid in ours:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+            for kill in (os.killpg, os.kill):  # a rank that was born a moment ago leads no group yet
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(pid, signal.SIGKILL)
         statuses = {pid: os.waitpid(pid, 0)[1] for pid in ours}
         self._ranks.difference_update(ours)
         return statuses

@@ -25,7 +25,8 @@ class Live:
         crew: Crew,
         supervisor: Supervisor,
         set_gate: Callable[[int | None], None],
-        settle: Callable[[Outcome], Run],
+        settle: Callable[[Outcome], tuple[Run, BaseException | None]],
+        give_up: Callable[[], None],
         function: str,
     ) -> None:
         self._function = function
@@ -33,6 +34,7 @@ class Live:
         self.step = 0
         self.error: BaseException | None = None
         self._crew, self._supervisor, self._set_gate, self._settle = crew, supervisor, set_gate, settle
+        self._give_up = give_up
         self._callbacks: list[Callable[[], None]] = []
         self._ended = threading.Event()
         self._run: Run | None = None
@@ -45,12 +47,13 @@ class Live:
 
     def _supervise(self, busy: threading.Lock) -> None:
         try:
-            self._run = self._settle(self._supervisor.supervise())
-        except BaseException as error:  # also the KeyboardInterrupt that stands for stop()
-            self.error = error
-            self._run = getattr(error, "run", None) or self._so_far()
-        finally:
+            self._run, self.error = self._settle(self._supervisor.supervise())
             busy.release()
+        except BaseException as error:  # somebody closed the cluster under our feet, say
+            self.error = error
+            self._run = Run(self.world_size, function=self._function, failure=f"{type(error).__name__}: {error}")
+            self._give_up()
+        finally:
             self._ended.set()
             self._tell()
 
@@ -86,7 +89,12 @@ class Live:
         """Let the ranks go on to the end, and wait for it. Raises what the run raises."""
         if not self.done:
             self._set_gate(None)
-        if not self._ended.wait(timeout):
+        try:
+            ended = self._ended.wait(timeout)
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        if not ended:
             raise TimeoutError(f"the run has not ended within {timeout} s")
         if self.error is not None:
             raise self.error

@@ -42,9 +42,11 @@ class Output:
         return [bytes(kept).decode(errors="replace") for kept in self._kept]
 
     def _drain(self, member: Member) -> None:
+        left = 1 << 20  # more than a pipe holds: what a child of the rank still writes must not keep us here
         with contextlib.suppress(BlockingIOError):
-            while said := os.read(member.output, 1 << 16):
+            while left > 0 and (said := os.read(member.output, 1 << 16)):
                 self._take(member.rank, said)
+                left -= len(said)
 
     def _take(self, rank: int, said: bytes) -> None:
         kept = self._kept[rank]

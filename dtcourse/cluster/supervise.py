@@ -55,6 +55,7 @@ class Supervisor:
         self._output = Output(crew.world_size)
         self._stop = threading.Event()
         self._over = False
+        self._half_read: Member | None = None  # whose answer is being read
         self._failed_at = 0.0
         self._time_held = 0.0  # seconds; a rank that is held at a step is not late
         self.on_look: Callable[[], None] = lambda: None
@@ -97,11 +98,13 @@ class Supervisor:
                 self._dies(member)
 
     def _answer(self, member: Member) -> None:
+        self._half_read = member
         try:
             answer = Answer(*pickle.loads(member.answers.recv_bytes()))
         except (EOFError, ConnectionError):
             self._dies(member)
             return
+        self._half_read = None
         del self.running[member.rank]
         self.outcome.answers[member.rank] = answer
         if answer.failure and self.outcome.ending is Ending.ANSWERED:
@@ -111,6 +114,7 @@ class Supervisor:
             self._over = True  # the others are inside an operation that cannot end well
 
     def _dies(self, member: Member) -> None:
+        self._half_read = None
         self.running.pop(member.rank, None)
         self._crew.selector.unregister(member.answers)
         self.outcome.dead.append(member.rank)
@@ -139,6 +143,8 @@ class Supervisor:
         with contextlib.suppress(KeyboardInterrupt):  # pressed again: no more patience
             for member in self.running.values():
                 self._crew.interrupt(member)
+            if self._half_read:  # what is left of its answer makes no sense: the rank will be replaced
+                self._crew.selector.unregister(self._half_read.answers)
             end = time.monotonic() + STOP_GRACE
             while self.running and time.monotonic() < end:
                 self._collect(0.05)
