@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from dtcourse.backends import strict
+from dtcourse.backends.shared_memory import WORKER
 from dtcourse.backends.ledger import Posting
 from dtcourse.backends.recording import Group, Recording, now
 from dtcourse.backends.tape import Column, Kind
@@ -313,11 +314,25 @@ class RecordedWork(dist._Work):
 
 def _begin_to_wait(recording: Recording, posting: Posting) -> int:
     """Let others see that this rank waits; since when."""
-    if threading.get_ident() != _MAIN_THREAD:
+    if threading.get_ident() != _MAIN_THREAD or not _alone():
         recording.tape.fill(posting.number, Column.ASIDE, 1)
     since = now()
     recording.tape.fill(posting.number, Column.WAIT_FROM, since)
     return since
+
+
+def _alone() -> bool:
+    """Whether no other thread of the reader's could yet do what others wait for, while the main thread waits."""
+    return threading.active_count() == 1 or all(map(_is_bystander, threading.enumerate()))
+
+
+def _is_bystander(thread: threading.Thread) -> bool:
+    return (
+        thread.ident == _MAIN_THREAD
+        or thread.name == WORKER
+        or isinstance(thread, threading._DummyThread)  # of a library
+        or type(thread).__module__.startswith("tqdm")
+    )
 
 
 def record_all_groups(recording: Recording) -> None:

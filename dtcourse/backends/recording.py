@@ -29,9 +29,10 @@ from dtcourse.raw import dtype_name
 now = time.perf_counter_ns
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_ROOMS = ("backends", "cluster", "grading")
 _NOT_THE_READERS = (
     os.path.dirname(torch.__file__) + os.sep,
-    *(os.path.join(_OURS, room) + os.sep for room in ("backends", "cluster", "grading")),
+    *(os.path.join(_OURS, room) + os.sep for room in _ROOMS),
     os.path.dirname(os.__file__) + os.sep,
     os.path.realpath(os.path.dirname(os.__file__)) + os.sep,
     "<frozen",
@@ -40,7 +41,9 @@ _NOT_THE_READERS = (
 
 def is_readers(file: str) -> bool:
     """Whether a source file is the reader's own, or an algorithm, and not torch, Python or the recorder."""
-    return not file.startswith(_NOT_THE_READERS)
+    if file.startswith(_OURS + os.sep):
+        return not file.startswith(_NOT_THE_READERS[: len(_ROOMS) + 1])
+    return not file.startswith(_NOT_THE_READERS) and f"{os.sep}site-packages{os.sep}" not in file
 
 
 class Group(NamedTuple):

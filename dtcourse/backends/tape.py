@@ -41,7 +41,7 @@ class Column:
     LABELS = 12  # reference to JSON
     CONTROL = 13  # 1: a barrier, or part of an object collective
     ARGUMENTS = 14  # reference to packed tensors
-    ASIDE = 15  # 1: waited for by another thread than the main one
+    ASIDE = 15  # 1: waited for by another thread than the main one, or while another is at work
     BATCHED = 16  # 1: posted inside batch_isend_irecv
     POSTED = 17
     # from here to ENDED known only at the end: neighbours, so that they are written together

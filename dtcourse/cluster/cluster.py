@@ -232,7 +232,8 @@ class Cluster:
 
     def _restore(self, supervisor: Supervisor, outcome: Outcome) -> None:
         """Keep the ranks if they are all at rest; otherwise start new ones."""
-        clean = not supervisor.running and not outcome.dead
+        spoilt = any(a.spoilt for a in outcome.answers.values())
+        clean = not (supervisor.running or outcome.dead or spoilt)
         if clean and (outcome.ending is not Ending.ANSWERED or any(a.pending for a in outcome.answers.values())):
             supervisor.watch.look()
             clean = not supervisor.watch.unfinished()

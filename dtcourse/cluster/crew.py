@@ -94,7 +94,7 @@ class Crew:
             "meeting_place": meeting_place,
             "backend": self.backend,
             "strict": self.strict,
-            "folder": os.getcwd(),
+            "folder": _working_folder(),
             "path": sys.path,
             "environ": dict(os.environ),
         }
@@ -145,6 +145,13 @@ class Crew:
     def ours(self) -> bool:
         """False in a fork of the reader's process."""
         return self._owner == os.getpid()
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # somebody has removed it
+        return os.path.sep
 
 
 def _end_members(members: list[Member], selector: selectors.BaseSelector | None) -> dict[int, int]:

@@ -55,11 +55,15 @@ class Failure:
 
 
 class Answer(NamedTuple):
-    """What comes back: a pickled result or a failure, and whether operations were left pending."""
+    """What comes back: a pickled result or a failure, and whether operations were left pending.
+
+    `spoilt`: the function took away what the next one needs, as by `dist.destroy_process_group()`.
+    """
 
     result: bytes | None
     failure: Failure | None
     pending: int
+    spoilt: bool = False
 
 
 def serve(
@@ -88,11 +92,13 @@ def serve(
     with contextlib.suppress(EOFError, ConnectionError):
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_LONG)
         answers.send(_how(backend))
-        groups, button = _Groups(), _StopButton()
+        groups, button, streams = _Groups(store), _StopButton(), (sys.stdout, sys.stderr)
         while True:
             request = requests.recv_bytes()
             groups.forget()
-            answers.send_bytes(pickle.dumps(tuple(_carry_out(request, recording, button))))
+            sys.stdout, sys.stderr = streams  # the function before may have put others there
+            answer = _carry_out(request, recording, button)
+            answers.send_bytes(pickle.dumps(tuple(answer._replace(spoilt=not (groups.whole() and _can_print(streams))))))
             groups.note(keep=bool(request[0] & Order.KEEP_GROUPS))
 
 
@@ -156,10 +162,11 @@ def _carry_out(request: bytes, recording: Recording, button: _StopButton) -> Ans
         tensors = tuple(a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
         recording.rewind(watched=tensors if order & Order.WATCH else None, held=bool(order & Order.HELD))
         events.record_into(recording)
-        value = function(*args, **kwargs)
+        value = _call(function, args, kwargs)
         recording.end(returned=True)
         result = _dumps(value)
     except BaseException as problem:  # SystemExit and KeyboardInterrupt too: the rank lives on
+        button.heard = False  # pressed again: what happened is put into words all the same
         failure = _failure(problem)
     finally:
         button.heard = False
@@ -167,6 +174,25 @@ def _carry_out(request: bytes, recording: Recording, button: _StopButton) -> Ans
         recording.end(returned=False)
         _flush()
     return Answer(result, failure, recording.pending)
+
+
+def _call(function: Any, args: Any, kwargs: Any) -> Any:
+    here = os.getpid()
+    try:
+        return function(*args, **kwargs)
+    finally:
+        if os.getpid() != here:  # a child that the function has forked, and that came back with it
+            if sys.exc_info()[0]:
+                traceback.print_exc()
+            _flush()
+            os._exit(int(sys.exc_info()[0] is not None))
+
+
+def _can_print(streams: tuple[Any, Any]) -> bool:
+    try:
+        return not any(stream.closed or not os.fstat(number) for number, stream in enumerate(streams, 1))
+    except OSError:
+        return False
 
 
 def _dumps(value: Any) -> bytes:
@@ -187,11 +213,18 @@ def _failure(problem: BaseException) -> Failure:
     frames = traceback.extract_tb(_without_ours(problem.__traceback__))
     return Failure(
         kind=type(problem).__name__,
-        message=str(problem),
+        message=_said(problem),
         frames=[(f.filename, f.lineno or 0, f.name) for f in frames],
         text="".join(traceback.format_exception(type(problem), problem, _without_ours(problem.__traceback__))),
         disagree=(problem.first, problem.second) if isinstance(problem, RanksDisagree) else None,
     )
+
+
+def _said(problem: BaseException) -> str:
+    try:
+        return str(problem)
+    except Exception as another:
+        return f"(its __str__ raised {type(another).__name__})"
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
@@ -209,12 +242,19 @@ def _flush() -> None:
 class _Groups:
     """Process groups made in a run end before the next: a thousand runs must not pile up a thousand groups.
 
-    Not at its end: another rank may still be about to join.
+    Not at its end: another rank may still be about to join. And what the groups of one run have put into the store
+    is not for those of the next, which may have the same names.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: dist.Store) -> None:
+        self._store, self._runs = store, 0
+        self._world = dist.group.WORLD
         self._lasting = {dist.group.WORLD}
         self._stale: list[dist.ProcessGroup] = []
+
+    def whole(self) -> bool:
+        """Whether the group of all ranks is still there."""
+        return dist.group.WORLD is self._world
 
     def note(self, keep: bool) -> None:
         made = [g for g in dist.distributed_c10d._world.pg_map if g not in self._lasting]
@@ -228,3 +268,7 @@ class _Groups:
             with contextlib.suppress(Exception):  # the reader may have destroyed it himself
                 dist.destroy_process_group(group)
         self._stale = []
+        if self.whole():
+            self._runs += 1
+            groups = dist.distributed_c10d._world.pg_map
+            groups[self._world] = groups[self._world][0], dist.PrefixStore(f"run {self._runs}", self._store)

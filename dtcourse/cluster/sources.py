@@ -15,7 +15,10 @@ def label(file: str) -> str:
         return f"cell {number}"
     if not os.path.isabs(file):
         return file
-    relative = os.path.relpath(file)
+    try:
+        relative = os.path.relpath(file)
+    except OSError:  # the working folder is gone
+        return file
     return relative if not relative.startswith("..") else os.path.join(*file.split(os.sep)[-2:])
 
 

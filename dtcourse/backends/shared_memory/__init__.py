@@ -9,5 +9,6 @@ group        the `ProcessGroup` that torch sees
 """
 
 from dtcourse.backends.shared_memory.group import NAME, register
+from dtcourse.backends.shared_memory.work import WORKER
 
-__all__ = ["NAME", "register"]
+__all__ = ["NAME", "WORKER", "register"]

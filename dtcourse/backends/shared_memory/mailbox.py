@@ -41,6 +41,7 @@ class Mailbox:
     def __init__(self, block: Block, windows: Windows, timeout: float) -> None:
         self._block, self._windows, self._timeout = block, windows, timeout
         self.rank = block.rank
+        self._sweep_at = self._often = max(8, SLOTS // (4 * block.size))  # so that all of a group fit in one mailbox
         self._waiting: set[Message] = set()  # keeps tensors alive whose handle the reader threw away
 
     def send(self, tensor: torch.Tensor, receiver: int, tag: int) -> Message:
@@ -95,6 +96,8 @@ class Mailbox:
 
     def _put_in(self, message: Message, kind: int, sender: int, tag: int) -> None:
         words, top = self._block.words, message.owner * PART + BOARD
+        while words[top + _TOP] and self._word(message.owner, words[top + _TOP] - 1, _STATE) == _FREE:
+            words[top + _TOP] -= 1  # or each message would look through what a burst has left
         slots = range(words[top + _TOP])
         slot = next((s for s in slots if self._word(message.owner, s, _STATE) == _FREE), len(slots))
         if slot == SLOTS:
@@ -146,9 +149,10 @@ class Mailbox:
 
     def _sweep(self) -> None:
         """Sends that are complete and whose handle nobody waits for give their slots back."""
-        if len(self._waiting) > SLOTS // 4:
+        if len(self._waiting) > self._sweep_at:
             for message in [m for m in self._waiting if not m.receives and self._settled(m)]:
                 self._take_out(message)
+            self._sweep_at = max(self._often, 2 * len(self._waiting))
 
     def _word(self, owner: int, slot: int, word: int) -> int:
         return self._block.words[owner * PART + BOARD + _FIRST_SLOT + slot * SLOT + word]

@@ -97,7 +97,7 @@ class Meetings:
             self._tell(REDUCED)
             for other in self._others:
                 self._await(REDUCED, [other])
-                self._read(other, 0, chunks[other], starts[other] * flat.element_size())
+                self._read(other, 0, chunks[other], starts[other] * flat.element_size(), whole=False)
 
     def _sum_of_all(self, flat: torch.Tensor, reduce: Reduce) -> torch.Tensor:
         with self._meet([flat]):
@@ -116,7 +116,7 @@ class Meetings:
             piece = total.view(-1)[start : start + step]
             staging = self._stage(piece)
             for other in self._others:
-                self._read(other, buffer, staging, offset + start * total.element_size())
+                self._read(other, buffer, staging, offset + start * total.element_size(), whole=False)
                 reduce(piece, staging)
 
     def _stage(self, like: torch.Tensor) -> torch.Tensor:
@@ -160,10 +160,10 @@ class Meetings:
             if get(rank, what) < number:
                 self._block.wait(lambda rank=rank: get(rank, what) >= number, self._timeout, rank)
 
-    def _read(self, rank: int, buffer: int, into: torch.Tensor, offset: int = 0) -> None:
+    def _read(self, rank: int, buffer: int, into: torch.Tensor, offset: int = 0, whole: bool = True) -> None:
         size = into.numel() * into.element_size()
         there = self._block.get(rank, HEAD + 2 * buffer + 1) if buffer < self._block.get(rank, BUFFERS) else 0
-        if offset + size > there:
+        if offset + size > there or whole and size != there:
             raise ValueError(f"rank {rank} of the group brought {there} bytes where {offset + size} were expected")
         if size:
             self._windows.read(rank, self._block.get(rank, HEAD + 2 * buffer), into, offset)

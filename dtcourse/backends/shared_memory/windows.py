@@ -85,10 +85,10 @@ class Direct(Windows):
 
     @staticmethod
     def allow() -> None:
-        """Let other processes of this user read this one, where otherwise only a parent may."""
+        """Let the other ranks read this one, where otherwise only a parent may: all are children of one process."""
         if sys.platform == "linux":
-            set_ptracer, any_process = 0x59616D61, ctypes.c_ulong(-1)
-            ctypes.CDLL(None).prctl(set_ptracer, any_process, 0, 0, 0)
+            set_ptracer = 0x59616D61
+            ctypes.CDLL(None).prctl(set_ptracer, ctypes.c_ulong(os.getppid()), 0, 0, 0)
 
     def open(self, tensor: torch.Tensor, filled: bool) -> int:
         return tensor.data_ptr()

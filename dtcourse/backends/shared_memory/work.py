@@ -14,6 +14,8 @@ from dtcourse.backends.shared_memory.mailbox import Mailbox, Message
 
 Tensors = list[torch.Tensor]
 
+WORKER = "shared_memory worker"  # the name of its thread
+
 
 class Done(dist._Work):
     """An operation that is complete."""
@@ -111,17 +113,17 @@ class Worker:
 
     def submit(self, work: Callable[[], None], tensors: Tensors) -> Later:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="shared_memory worker", daemon=True)
+            self._thread = threading.Thread(target=self._serve, name=WORKER, daemon=True)
             self._thread.start()
         later = Later(tensors)
-        self._queue.put((work, later))
+        self._queue.put((work, later, torch.is_inference_mode_enabled()))
         return later
 
     def _serve(self) -> None:
         while (item := self._queue.get()) is not None:
-            work, later = item
+            work, later, inference = item
             try:
-                with torch.no_grad():
+                with torch.inference_mode() if inference else torch.no_grad():
                     work()
             except Exception as problem:
                 self._queue.task_done()  # first: whoever has waited for the future finds the worker free
