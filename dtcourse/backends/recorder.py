@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from dtcourse.backends import strict
-from dtcourse.backends.shared_memory import WORKER
 from dtcourse.backends.ledger import Posting
 from dtcourse.backends.recording import Group, Recording, now
+from dtcourse.backends.shared_memory import WORKER
 from dtcourse.backends.tape import Column, Kind
 from dtcourse.events import ANY_RANK
 

@@ -79,7 +79,13 @@ class ForkServer:
         environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": _prepend(root), _I_AM_ONE: "1"}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", "from dtcourse.cluster.forkserver import main; main()", str(theirs.fileno())],
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    "from dtcourse.cluster.forkserver import main; main()",
+                    str(theirs.fileno()),
+                ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a Ctrl-C in the terminal is for the reader's process alone

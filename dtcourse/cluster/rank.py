@@ -98,7 +98,9 @@ def serve(
             groups.forget()
             sys.stdout, sys.stderr = streams  # the function before may have put others there
             answer = _carry_out(request, recording, button)
-            answers.send_bytes(pickle.dumps(tuple(answer._replace(spoilt=not (groups.whole() and _can_print(streams))))))
+            answers.send_bytes(
+                pickle.dumps(tuple(answer._replace(spoilt=not (groups.whole() and _can_print(streams)))))
+            )
             groups.note(keep=bool(request[0] & Order.KEEP_GROUPS))
 
 

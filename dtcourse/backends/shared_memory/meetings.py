@@ -163,7 +163,7 @@ class Meetings:
     def _read(self, rank: int, buffer: int, into: torch.Tensor, offset: int = 0, whole: bool = True) -> None:
         size = into.numel() * into.element_size()
         there = self._block.get(rank, HEAD + 2 * buffer + 1) if buffer < self._block.get(rank, BUFFERS) else 0
-        if offset + size > there or whole and size != there:
+        if offset + size > there or (whole and size != there):
             raise ValueError(f"rank {rank} of the group brought {there} bytes where {offset + size} were expected")
         if size:
             self._windows.read(rank, self._block.get(rank, HEAD + 2 * buffer), into, offset)
