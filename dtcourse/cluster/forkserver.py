@@ -26,7 +26,7 @@ from dtcourse.cluster.interrupts import in_one_piece
 
 _I_AM_ONE = "DTCOURSE_FORK_SERVER"
 _HEADER = 8  # bytes: length of the pickled message that follows
-_PATIENCE = 30.0  # seconds for an answer of the server, which takes milliseconds unless it is stopped
+_PATIENCE = 120.0  # seconds for an answer of the server; the first one has to wait until torch is loaded
 
 
 def _receive(sock: socket.socket) -> tuple[Any, list[int]]:
