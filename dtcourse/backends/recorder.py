@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from dtcourse.backends import strict
+from dtcourse.backends.device_clock import until
 from dtcourse.backends.ledger import Posting
 from dtcourse.backends.recording import Group, Recording, now
 from dtcourse.backends.shared_memory import WORKER
@@ -28,7 +30,7 @@ from dtcourse.events import ANY_RANK
 Tensors = list[torch.Tensor]
 Enter = Callable[[], dist.Work]  # enters the operation of the inner group
 
-_DEVICE = torch.device("cpu")
+_CPU = torch.device("cpu")
 _WRONG_IF_STRIDED = {"all_reduce", "broadcast", "reduce"}
 _FOREVER = timedelta(0)  # what torch takes for "no limit of your own"
 _MAIN_THREAD = threading.main_thread().ident
@@ -44,12 +46,19 @@ class Recorder(dist.ProcessGroup):
         self.inner, self.recording = inner, recording
         self._name = name
         self._refuses_strided = _WRONG_IF_STRIDED if "gloo" in backend else set()
-        self.group = Group(zlib.crc32(f"{name} {ranks}".encode()), ranks)
+        self.nccl = "nccl" in backend
+        self._device = _CPU if "gloo" in backend else recording.device
+        self._strict = recording.strict or self.nccl
+        self.group = Group(zlib.crc32(f"{name} {ranks}".encode()), ranks, self._strict)
         recording.ledger.join(self.group.number)
 
     @property
     def group_name(self) -> str:
         return self._name
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return self.inner._device_types
 
     @property
     def bound_device_id(self) -> torch.device | None:
@@ -93,10 +102,28 @@ class Recorder(dist.ProcessGroup):
         if kind == Kind.SEND:
             step = recording.steps_received + 1
             recording.hold(step)
-        if recording.strict:
-            strict.check_message(tensors, peer, tag, _DEVICE)
+        if self._strict:
+            strict.check_message(tensors, peer, tag, self._device)
         posting = recording.post(kind, op, self.group, peer, step, tensors, tag)
-        return RecordedWork(self, enter(), posting, tensors)
+        if not self.nccl:
+            return RecordedWork(self, enter(), posting, tensors)
+        if recording.batched:
+            return StreamWork(self, enter(), posting, tensors)
+        with self.batch() as works:  # alone, it would make a communicator for the pair, and wait there for the other
+            works.append(StreamWork(self, enter(), posting, tensors))
+        return works[0]
+
+    @contextmanager
+    def batch(self) -> Iterator[list[StreamWork]]:
+        """NCCL begins the messages that are posted meanwhile all together. Put their handles into the list."""
+        works: list[StreamWork] = []
+        self.inner._start_coalescing(self._device)
+        try:
+            yield works
+        finally:
+            together = self.inner._end_coalescing(self._device)
+        for work in works:
+            work.is_part_of(together)
 
     # -- collectives --------------------------------------------------------------------------------------------
 
@@ -111,8 +138,8 @@ class Recorder(dist.ProcessGroup):
             raise ValueError(
                 f"{op} of a tensor that is not contiguous gives wrong values on gloo: pass tensor.contiguous()"
             )
-        if recording.strict:
-            strict.check_device(tensors, _DEVICE)
+        if self._strict:
+            strict.check_device(tensors, self._device)
         root = opts.rootRank if hasattr(opts, "rootRank") else None
         peer = -1 if root is None else self._member(root, f"calls {op} with the root")
         reduce_op = opts.reduceOp.op.name if hasattr(opts, "reduceOp") else ""
@@ -123,11 +150,12 @@ class Recorder(dist.ProcessGroup):
         posting = recording.post(Kind.COLLECTIVE, op, self.group, peer, step, tensors, agree_on=agree_on)
         if op == "barrier":
             recording.tape.fill(posting.number, Column.CONTROL, 1)
+        work = StreamWork if self.nccl else RecordedWork
         if getattr(opts, "asyncOp", True):
-            return RecordedWork(self, enter(), posting, tensors).follow()
+            return work(self, enter(), posting, tensors).follow()
         # torch waits for it at once; a backend may do all the work, and the waiting, as it enters
         wait_from = _begin_to_wait(recording, posting)
-        return RecordedWork(self, enter(), posting, tensors, wait_from)
+        return work(self, enter(), posting, tensors, wait_from)
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
         tensors, opts = _listed(tensors), opts or dist.AllreduceOptions()
@@ -208,6 +236,7 @@ class Recorder(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> dist.Work:
         opts = opts or dist.BarrierOptions()
+        opts.device = self._device
         return self._collective("barrier", [], opts, lambda: self.inner.barrier(opts))
 
     def monitored_barrier(self, *args: Any, **kwargs: Any) -> None:
@@ -263,11 +292,14 @@ class RecordedWork(dist._Work):
         if self._run is not recording.run or not self._open:
             return self._inner.wait(timeout)
         wait_from = self._wait_from or _begin_to_wait(recording, self._posting)
-        done = self._inner.wait(timeout)
+        done = self._wait(timeout)
         self._complete(wait_from)
         return done
 
-    def _complete(self, wait_from: int) -> None:
+    def _wait(self, timeout: timedelta) -> bool:
+        return self._inner.wait(timeout)
+
+    def _complete(self, wait_from: int, ended: torch.cuda.Event | None = None) -> None:
         recording, posting = self._group.recording, self._posting
         with recording.lock:  # so that no run ends, and no tape is erased, between the question and the writing
             if self._run is not recording.run:
@@ -283,7 +315,7 @@ class RecordedWork(dist._Work):
                 sender = self._group.group.ranks[self._inner._source_rank()]
                 recording.tape.fill(posting.number, Column.PEER, sender)
                 recording.ledger.heard(posting, sender)
-            recording.ended(posting, wait_from, self._tensors)
+            recording.ended(posting, wait_from, self._tensors, ended)
 
     def is_completed(self) -> bool:
         if not self._inner.is_completed():
@@ -310,6 +342,38 @@ class RecordedWork(dist._Work):
         return self._inner._source_rank()
 
     _source_rank = source_rank
+
+
+class StreamWork(RecordedWork):
+    """The handle of an operation on NCCL, whose own `wait` only lets the stream wait, and the host go on.
+
+    Here a wait is one of the host, too: so a hang is found on the line that waits, and a step is known when it is over.
+    """
+
+    _arrival: torch.cuda.Event | None = None  # when it was done, if nobody waited
+
+    def is_part_of(self, batch: dist.Work) -> None:
+        self._inner = batch
+
+    def _wait(self, timeout: timedelta) -> bool:
+        done = self._inner.wait(timeout)
+        until(self._group.recording.clock.event())
+        return done
+
+    def follow(self) -> StreamWork:
+        self._group.recording.following.add(self)
+        self._inner.get_future().add_done_callback(self._note_arrival)  # runs on a stream that waits for it
+        return self
+
+    def _note_arrival(self, _: torch.futures.Future) -> None:
+        self._arrival = self._group.recording.clock.event()
+
+    def settle(self) -> None:
+        recording = self._group.recording
+        if self._open and self._run is recording.run and self._arrival is not None:
+            wait_from = _begin_to_wait(recording, self._posting)
+            until(self._arrival)
+            self._complete(wait_from, self._arrival)
 
 
 def _begin_to_wait(recording: Recording, posting: Posting) -> int:
@@ -346,6 +410,8 @@ def record_all_groups(recording: Recording) -> None:
         ranks = kwargs.get("global_ranks_in_group", args[2] if len(args) > 2 else ())
         name = c10d._world.pg_names[group]
         backend = str(c10d._world.pg_map[group][0])
+        if "nccl" in backend:
+            _connect(group, recording.device)
         recorder = Recorder(group, name, tuple(ranks) or tuple(range(group.size())), backend, recording)
         _replace_in_world(group, recorder, name)
         return recorder, store
@@ -354,12 +420,23 @@ def record_all_groups(recording: Recording) -> None:
     c10d.batch_isend_irecv = dist.batch_isend_irecv = _noting_batches(c10d.batch_isend_irecv, recording)
 
 
+def _connect(group: dist.ProcessGroup, device: torch.device) -> None:
+    """Let NCCL make its communicator while all ranks are here: made at the first message, it would wait for all."""
+    group.allreduce([torch.zeros(1, device=device)]).wait()
+    torch.cuda.synchronize(device)
+
+
 def _noting_batches(batch_isend_irecv: Callable[..., Any], recording: Recording) -> Callable[..., Any]:
     @functools.wraps(batch_isend_irecv)
     def noting(operations: list[dist.P2POp]) -> list[dist.Work]:
+        group = operations[0].group or dist.group.WORLD if operations else None
         recording.batched = True
         try:
-            return batch_isend_irecv(operations)
+            if not (isinstance(group, Recorder) and group.nccl and recording.run):
+                return batch_isend_irecv(operations)
+            with group.batch() as works:
+                works += batch_isend_irecv(operations)
+            return works
         finally:
             recording.batched = False
 

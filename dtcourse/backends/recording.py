@@ -21,6 +21,7 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from dtcourse.backends import strict
+from dtcourse.backends.device_clock import DeviceClock, until
 from dtcourse.backends.ledger import Ledger, Posting
 from dtcourse.backends.tape import WIDTH, Column, Files, Kind, Reader, Writer
 from dtcourse.errors import MismatchError
@@ -51,14 +52,16 @@ class Group(NamedTuple):
 
     number: int  # the same on all its ranks
     ranks: tuple[int, ...]  # global
+    strict: bool = False  # refuse what NCCL would refuse
 
 
 class Recording:
     """The record of one rank. One object lives as long as the process; `rewind` begins a run."""
 
-    def __init__(self, rank: int, tapes: list[Files], gate: int, strict: bool = False) -> None:
-        self.rank = rank
+    def __init__(self, rank: int, tapes: list[Files], gate: int, strict: bool, device: torch.device) -> None:
+        self.rank, self.device = rank, device
         self.strict = strict  # refuse what NCCL would refuse
+        self.clock = DeviceClock(device) if device.type == "cuda" else None
         self.batched = False  # inside batch_isend_irecv
         self.tape = Writer(tapes[rank])
         self.ledger = Ledger([Reader(files) for files in tapes], me=rank)
@@ -74,6 +77,8 @@ class Recording:
         self.ledger.rewind()
         self.pending = 0
         self.following: set[Any] = set()  # asynchronous collectives whose completion nobody may wait for
+        if self.clock:
+            self.clock.rewind()
         self.steps_received = 0  # the highest step among completed receives
         self._watched = watched
         self._held = held
@@ -117,8 +122,10 @@ class Recording:
                 row[Column.ARGUMENTS] = self.tape.tensors(self._watched)
                 row[Column.PAYLOAD] = 0 if kind == Kind.RECV else self.tape.tensors(tensors)
             posting = Posting(self.rank, self.append(row), row)
+            if self.clock and on_device(tensors):
+                self.clock.stamp(posting.number, Column.POSTED)
             self.pending += 1
-            self._compare(posting, group.ranks if kind == Kind.COLLECTIVE else (peer,))
+            self._compare(posting, group.ranks if kind == Kind.COLLECTIVE else (peer,), group.strict)
             return posting
 
     def _operation(
@@ -139,20 +146,22 @@ class Recording:
         row[Column.TENSOR] = self.tape.text(json.dumps(described))
         return row
 
-    def _compare(self, posting: Posting, others: Sequence[int]) -> None:
+    def _compare(self, posting: Posting, others: Sequence[int], strict_group: bool) -> None:
         ledger = self.ledger
         ledger.add(posting)
         for other in others:
             if other >= 0 and other != self.rank:
                 ledger.read(other)
-        if self.strict and posting.kind != Kind.COLLECTIVE and not self.batched and ledger.crossing(posting):
+        if strict_group and posting.kind != Kind.COLLECTIVE and not self.batched and ledger.crossing(posting):
             raise strict.Refused(strict.CROSSING.format(other=posting.peer, what=("send", "receive")[posting.kind - 1]))
         if ledger.disagreements:
             first, second = ledger.disagreements[0]
             raise RanksDisagree((first.rank, first.number), (second.rank, second.number))
 
-    def ended(self, posting: Posting, wait_from: int, received: list[torch.Tensor]) -> None:
-        """The operation is complete. Called once for each."""
+    def ended(
+        self, posting: Posting, wait_from: int, received: list[torch.Tensor], ended: torch.cuda.Event | None = None
+    ) -> None:
+        """The operation is complete, on a GPU at `ended`. Called once for each."""
         at, row = now(), posting.row
         if posting.kind == Kind.RECV:
             self.ledger.read(posting.peer)  # the send was posted before, so by now the receive has its partner
@@ -165,6 +174,8 @@ class Recording:
             posting.number, row[Column.SEQUENCE], row[Column.STEP], row[Column.PAYLOAD],
             wait_from, at if wait_from else 0, at,
         )  # fmt: skip
+        if self.clock and on_device(received):
+            self.clock.stamp(posting.number, Column.ENDED, ended)
         self.pending -= 1
 
     def _next(self, key: tuple) -> int:
@@ -219,15 +230,22 @@ class Recording:
 
     def end(self, returned: bool) -> None:
         """The run is over: record nothing more. In a watched run, keep how the tensors stand if it has `returned`."""
-        for work in list(self.following):
-            work.settle()
+        self.settle()
         if returned and self._watched is not None:
             row = self._row(Kind.RETURN, "return", None, 0)
             row[Column.STEP] = self.steps_received + 1
             row[Column.ARGUMENTS] = self.tape.tensors(self._watched)
             self._instant(row)
+        if returned and self.clock:
+            until(self.clock.event())
+            self.clock.resolve(self.tape)
         with self.lock:
             self.run = None
+
+    def settle(self) -> None:
+        """Note which of the collectives that nobody waited for are complete; on a GPU, wait for them."""
+        for work in list(self.following):
+            work.settle()
 
     # -- what the reader adds (`dtcourse.events.Sink`) -------------------------------------------------------------
 
@@ -237,11 +255,15 @@ class Recording:
         self._regions.append(labels)
         self._labels = self._joined_labels({})
         run, number = self.run, self.append(self._row(Kind.REGION, name, *self._line()[:2]))
+        if self.clock:
+            self.clock.stamp(number, Column.POSTED)
         try:
             yield
         finally:
             if run is self.run:
                 self.tape.fill(number, Column.ENDED, now())
+                if self.clock:
+                    self.clock.stamp(number, Column.ENDED)
                 self._regions.pop()
                 self._labels = before
 
@@ -256,6 +278,10 @@ class Recording:
 
     def _instant(self, row: list[int]) -> None:
         self.tape.fill(self.append(row), Column.ENDED, now())
+
+
+def on_device(tensors: list[torch.Tensor]) -> bool:
+    return any(tensor.is_cuda for tensor in tensors)
 
 
 def _number(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from dtcourse.cluster import explain, record
 from dtcourse.cluster.crew import Crew
+from dtcourse.cluster.devices import place
 from dtcourse.cluster.interrupts import in_one_piece
 from dtcourse.cluster.live import Live
 from dtcourse.cluster.rank import Order
@@ -23,17 +24,19 @@ from dtcourse.errors import Deadlock, MismatchError, RankDied, RankError, RunErr
 from dtcourse.run import Run
 
 MAX_WORLD = 64
-BACKENDS = ("shared_memory", "gloo")
 _FREE = (1 << 62).to_bytes(8, sys.byteorder)  # a gate that holds nobody
 
 
 class Cluster:
     """`world_size` ranks, kept between runs.
 
-    device    "auto" or "cpu": where the ranks' tensors live
-    backend   "shared_memory" or "gloo": the torch.distributed backend, under the recorder; "auto" is what the
-              environment variable DTCOURSE_BACKEND says, or else shared memory
+    device    "auto", "cpu" or "cuda": where the ranks' tensors live, those that a function is given and those it makes
+    backend   "auto", "shared_memory", "gloo" or "nccl": the torch.distributed backend, under the recorder
+              auto: a GPU for each rank and NCCL; ranks that share GPUs, through pinned and shared memory, if there
+              are fewer; the CPU and shared memory if there are none. The environment variables DTCOURSE_DEVICE and
+              DTCOURSE_BACKEND say what "auto" is, if they are set
     strict    refuse what NCCL would refuse or hang on: receive from any, tags, sends that cross outside a batch
+              (NCCL itself is always strict)
     timeout   seconds that a run may take; None: as long as it likes
 
     Use it as it is, or with `with`. `close()` ends the ranks, and so does the end of this process, however it comes.
@@ -51,21 +54,16 @@ class Cluster:
     ) -> None:
         if not isinstance(world_size, int) or not 1 <= world_size <= MAX_WORLD:
             raise ValueError(f"a cluster has 1 to {MAX_WORLD} ranks, not {world_size!r}")
-        if device not in ("auto", "cpu"):
-            raise ValueError(f'device is "auto" or "cpu", not {device!r}')
-        if backend == "auto":
-            backend = os.environ.get("DTCOURSE_BACKEND", BACKENDS[0])
-        if backend not in BACKENDS:
-            raise ValueError(f'backend is "auto", {" or ".join(map(repr, BACKENDS))}, not {backend!r}')
+        placement = place(world_size, device, backend)
         if timeout is not None and timeout <= 0:
             raise ValueError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
-        self.world_size, self.device, self.backend, self.timeout = world_size, "cpu", backend, timeout
+        self.world_size, self.backend, self.timeout = world_size, placement.backend, timeout
         self.last_run: Run | None = None  # of the latest run, also if it failed
         self._shipper = Shipper()
         self._busy = threading.Lock()
         self._live: Live | None = None
         self._namespace_used = False  # by a %%ranks cell, since the ranks were started
-        self._crew = Crew(world_size, self.backend, strict)
+        self._crew = Crew(placement, strict)
         Cluster._latest = weakref.ref(self)
 
     # -- running ------------------------------------------------------------------------------------------------
@@ -261,7 +259,8 @@ class Cluster:
         self.close()
 
     def _table(self) -> list[tuple[int, str, str, int]]:
-        return [(m.rank, self.device, self._crew.how, m.pid) for m in self._crew.members] if self._crew.open else []
+        crew = self._crew
+        return [(m.rank, crew.devices[m.rank], crew.how, m.pid) for m in crew.members] if crew.open else []
 
     def __repr__(self) -> str:
         if not self._crew.open:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
 from dtcourse.backends.tape import Files, Reader, anonymous_file
+from dtcourse.cluster.devices import Placement
 from dtcourse.cluster.forkserver import ForkServer
 from dtcourse.cluster.interrupts import in_one_piece
 from dtcourse.errors import RankDied
@@ -34,16 +35,17 @@ class Member:
 
 
 class Crew:
-    """`world_size` ranks, joined in a process group of `backend`. Raises RankDied if they cannot be started."""
+    """A rank for each device, joined in a process group of the backend. Raises RankDied if they cannot be started."""
 
-    def __init__(self, world_size: int, backend: str, strict: bool = False) -> None:
-        self.world_size, self.backend, self.strict = world_size, backend, strict
-        self.tapes = [Files.create() for _ in range(world_size)]
+    def __init__(self, placement: Placement, strict: bool = False) -> None:
+        self.devices, self.backend = placement
+        self.world_size, self.strict = len(self.devices), strict
+        self.tapes = [Files.create() for _ in self.devices]
         self.readers = [Reader(files) for files in self.tapes]
         self.gate = anonymous_file()
         self.folder = tempfile.mkdtemp(prefix="dtcourse-")  # of mode 0700
         self.members: list[Member] = []
-        self.how = backend  # as the ranks say it
+        self.how = self.backend  # as the ranks say it
         self.selector = selectors.DefaultSelector()
         self._server = self._guarding_server()
         self._owner = os.getpid()
@@ -93,6 +95,7 @@ class Crew:
             "world_size": self.world_size,
             "meeting_place": meeting_place,
             "backend": self.backend,
+            "device": self.devices[rank],
             "strict": self.strict,
             "folder": _working_folder(),
             "path": sys.path,

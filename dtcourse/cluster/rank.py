@@ -21,7 +21,6 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -31,6 +30,7 @@ from dtcourse.backends import shared_memory
 from dtcourse.backends.recorder import record_all_groups
 from dtcourse.backends.recording import RanksDisagree, Recording
 from dtcourse.backends.tape import Files
+from dtcourse.cluster.home import at_home, pack, sound, unpack
 
 _LONG = timedelta(days=30)  # the cluster decides how long a run may take, and a rank held at a step is not late
 
@@ -73,6 +73,7 @@ def serve(
     world_size: int,
     meeting_place: str,
     backend: str,
+    device: str,
     folder: str,
     path: list[str],
     strict: bool,
@@ -82,7 +83,10 @@ def serve(
     requests_fd, answers_fd, output, stack, gate, *tape_fds = fds
     _settle(rank, world_size, output, stack, folder, path, environ)
     tapes = [Files(*pair) for pair in zip(tape_fds[::2], tape_fds[1::2], strict=True)]
-    recording = Recording(rank, tapes, gate, strict)
+    home = torch.device(device)
+    if home.type == "cuda":
+        _open_gpu(home)
+    recording = Recording(rank, tapes, gate, strict, home)
     record_all_groups(recording)
     shared_memory.register()
     os.environ["DTCOURSE_FOLDER"] = meeting_place  # where groups may put files
@@ -91,16 +95,15 @@ def serve(
     _keep_to_this_process(fds, requests, answers)
     with contextlib.suppress(EOFError, ConnectionError):
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_LONG)
-        answers.send(_how(backend))
+        answers.send(_how(backend, home))
         groups, button, streams = _Groups(store), _StopButton(), (sys.stdout, sys.stderr)
         while True:
             request = requests.recv_bytes()
             groups.forget()
             sys.stdout, sys.stderr = streams  # the function before may have put others there
             answer = _carry_out(request, recording, button)
-            answers.send_bytes(
-                pickle.dumps(tuple(answer._replace(spoilt=not (groups.whole() and _can_print(streams)))))
-            )
+            whole = groups.whole() and _can_print(streams) and sound(home)
+            answers.send_bytes(pickle.dumps(tuple(answer._replace(spoilt=not whole))))
             groups.note(keep=bool(request[0] & Order.KEEP_GROUPS))
 
 
@@ -138,10 +141,21 @@ def _keep_to_this_process(fds: list[int], *connections: Connection) -> None:
         os.register_at_fork(after_in_child=connection.close)
 
 
-def _how(backend: str) -> str:
+def _open_gpu(device: torch.device) -> None:
+    loopback = os.environ["GLOO_SOCKET_IFNAME"]
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback)  # where the ranks of one machine find each other
+    # memory of the process that the GPU is told of, not memory of the driver's: the kernel can then copy from it
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "pinned_use_cuda_host_register:True")
+    torch.cuda.set_device(device)
+    torch.cuda.init()
+
+
+def _how(backend: str, device: torch.device) -> str:
     """The backend, and by which way it moves bytes."""
     windows = getattr(dist.group.WORLD.inner, "windows", None)
-    return f"{backend} ({windows.name})" if windows else backend
+    if not windows:
+        return backend
+    return f"{backend} ({windows.name}{', through pinned memory' if device.type == 'cuda' else ''})"
 
 
 class _StopButton:
@@ -160,11 +174,12 @@ def _carry_out(request: bytes, recording: Recording, button: _StopButton) -> Ans
     order, result, failure = request[0], None, None
     try:
         button.heard = True
-        function, args, kwargs = pickle.loads(memoryview(request)[1:])
+        function, args, kwargs = unpack(memoryview(request)[1:], recording.device)
         tensors = tuple(a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
         recording.rewind(watched=tensors if order & Order.WATCH else None, held=bool(order & Order.HELD))
         events.record_into(recording)
-        value = _call(function, args, kwargs)
+        with at_home(recording.device, before_a_stop=recording.settle):
+            value = _call(function, args, kwargs)
         recording.end(returned=True)
         result = _dumps(value)
     except BaseException as problem:  # SystemExit and KeyboardInterrupt too: the rank lives on
@@ -199,7 +214,7 @@ def _can_print(streams: tuple[Any, Any]) -> bool:
 
 def _dumps(value: Any) -> bytes:
     try:
-        return cloudpickle.dumps(value)
+        return pack(value)
     except Exception as problem:
         raise CannotBeReturned(
             f"the function returned a {type(value).__name__}, which cannot be sent back ({problem}). "

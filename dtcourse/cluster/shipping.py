@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
+from dtcourse.cluster.home import reduced_on_the_cpu
+
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = tuple(
     os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -31,16 +33,16 @@ class per_rank:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle's, but for two things.
+    """cloudpickle's, but for three things.
 
     File names are kept: without them no line of the reader's could be named. And module-like objects (torch.backends,
-    torch.ops) are imported by name in the rank.
+    torch.ops) are imported by name in the rank. Tensors of a GPU travel as those of the CPU.
     """
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, ModuleType) and type(obj) is not ModuleType and sys.modules.get(obj.__name__) is obj:
             return importlib.import_module, (obj.__name__,)
-        return super().reducer_override(obj)
+        return reduced_on_the_cpu(obj) or super().reducer_override(obj)
 
     @staticmethod
     def _reduce_code(code: CodeType) -> tuple:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from dtcourse.backends.shared_memory.block import Block
 from dtcourse.backends.shared_memory.mailbox import ANY, Mailbox
 from dtcourse.backends.shared_memory.meetings import Meetings, Reduce
+from dtcourse.backends.shared_memory.staging import buffer, contiguous, flat, pieces, space
 from dtcourse.backends.shared_memory.windows import Direct, Staged, Windows
 from dtcourse.backends.shared_memory.work import Done, MessageWork, Worker
 
@@ -56,11 +56,11 @@ class SharedMemoryGroup(dist.ProcessGroup):
 
     def send(self, tensors: Tensors, receiver: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors
-        return MessageWork(self._mailbox, self._mailbox.send(_flat(tensor), receiver, tag), tensor)
+        return MessageWork(self._mailbox, self._mailbox.send(flat(tensor), receiver, tag), tensor)
 
     def recv(self, tensors: Tensors, sender: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors
-        return MessageWork(self._mailbox, self._mailbox.receive(_buffer(tensor), sender, tag), tensor)
+        return MessageWork(self._mailbox, self._mailbox.receive(buffer(tensor), sender, tag), tensor)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         return self.recv(tensors, ANY, tag)
@@ -72,9 +72,9 @@ class SharedMemoryGroup(dist.ProcessGroup):
 
         def work() -> None:
             for tensor in tensors:
-                with _contiguous(tensor) as (flat,):
-                    self._meetings.all_reduce(flat, reduce)
-                    self._average(flat, opts)
+                for piece in pieces(tensor):
+                    self._meetings.all_reduce(piece, reduce)
+                    self._average(piece, opts)
 
         return self._do(work, tensors, opts)
 
@@ -85,33 +85,33 @@ class SharedMemoryGroup(dist.ProcessGroup):
 
         def work() -> None:
             (tensor,) = tensors
-            with _contiguous(tensor) as (flat,):
-                self._meetings.reduce(flat, opts.rootRank, reduce)
+            for piece in pieces(tensor):
+                self._meetings.reduce(piece, opts.rootRank, reduce)
                 if self.rank() == opts.rootRank:
-                    self._average(flat, opts)
+                    self._average(piece, opts)
 
         return self._do(work, tensors, opts)
 
     def broadcast(self, tensors: Tensors, opts: Any) -> dist.Work:
         def work() -> None:
             for tensor in tensors:
-                with _contiguous(tensor) as (flat,):
-                    self._meetings.broadcast(flat, opts.rootRank)
+                for piece in pieces(tensor):
+                    self._meetings.broadcast(piece, opts.rootRank)
 
         return self._do(work, tensors, opts)
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         def work() -> None:
             for outs, tensor in zip(outputs, inputs, strict=True):
-                with _contiguous(*outs) as buffers:
-                    self._meetings.all_gather(buffers, _flat(tensor))
+                with contiguous(*outs) as buffers:
+                    self._meetings.all_gather(buffers, flat(tensor))
 
         return self._do(work, [t for outs in outputs for t in outs], opts)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
         def work() -> None:
-            with _contiguous(output) as (flat,):
-                self._meetings.all_gather(list(flat.view(-1).tensor_split(self.size())), _flat(input))
+            with contiguous(output) as (whole,):
+                self._meetings.all_gather(list(whole.tensor_split(self.size())), flat(input))
 
         return self._do(work, [output], opts)
 
@@ -124,16 +124,16 @@ class SharedMemoryGroup(dist.ProcessGroup):
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
         def work() -> None:
-            with _contiguous(*(outputs[0] if outputs else [])) as buffers:
-                self._meetings.gather(buffers, _flat(inputs[0]), opts.rootRank)
+            with contiguous(*(outputs[0] if outputs else [])) as buffers:
+                self._meetings.gather(buffers, flat(inputs[0]), opts.rootRank)
 
         return self._do(work, outputs[0] if outputs else [], opts)
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
         def work() -> None:
-            sources = [_flat(t) for t in inputs[0]] if inputs else []
-            with _contiguous(outputs[0]) as (flat,):
-                self._meetings.scatter(flat, sources, opts.rootRank)
+            sources = [flat(t) for t in inputs[0]] if inputs else []
+            with contiguous(outputs[0]) as (whole,):
+                self._meetings.scatter(whole, sources, opts.rootRank)
 
         return self._do(work, outputs, opts)
 
@@ -142,9 +142,9 @@ class SharedMemoryGroup(dist.ProcessGroup):
 
         def work() -> None:
             for output, tensors in zip(outputs, inputs, strict=True):
-                with _contiguous(output) as (flat,):
-                    self._meetings.reduce_scatter(flat, [_flat(t) for t in tensors], reduce)
-                    self._average(flat, opts)
+                with contiguous(output) as (whole,):
+                    self._meetings.reduce_scatter(whole, [flat(t) for t in tensors], reduce)
+                    self._average(whole, opts)
 
         return self._do(work, outputs, opts)
 
@@ -160,8 +160,8 @@ class SharedMemoryGroup(dist.ProcessGroup):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         def work() -> None:
-            with _contiguous(*outputs) as buffers:
-                self._meetings.all_to_all(buffers, [_flat(t) for t in inputs])
+            with contiguous(*outputs) as buffers:
+                self._meetings.all_to_all(buffers, [flat(t) for t in inputs])
 
         return self._do(work, outputs, opts)
 
@@ -190,7 +190,7 @@ class SharedMemoryGroup(dist.ProcessGroup):
         if self.size() == 1 or not (getattr(opts, "asyncOp", True) or self._worker.busy):
             work()
             return Done(tensors)
-        return self._worker.submit(work, tensors)
+        return self._worker.submit(_after_this_stream(work), tensors)
 
     def _average(self, tensor: torch.Tensor, opts: Any) -> None:
         if opts.reduceOp.op.name == "AVG":
@@ -209,15 +209,33 @@ class SharedMemoryGroup(dist.ProcessGroup):
 def _windows(store: dist.Store, block: Block) -> Windows:
     """Direct if every rank may read every other; otherwise staged. All decide the same."""
     Direct.allow()
-    store.set(f"pid {block.rank}", str(os.getpid()))
-    pids = [int(store.get(f"pid {rank}")) for rank in range(block.size)]
-    mine = Direct.possible(pids)
+    sample = space(torch.empty(1, device="cuda" if torch.cuda.is_initialized() else "cpu"))
+    store.set(f"pid {block.rank}", f"{os.getpid()} {sample.data_ptr()}")
+    known = [store.get(f"pid {rank}").decode().split() for rank in range(block.size)]
+    pids = [int(pid) for pid, _ in known]
+    mine = Direct.possible(pids, [int(address) for _, address in known])
     store.set(f"direct {block.rank}", str(int(mine)))
     if all(int(store.get(f"direct {rank}")) for rank in range(block.size)):
         return Direct(pids)
     if block.rank == 0:
         store.set("folder", tempfile.mkdtemp(prefix="dtcourse-", dir=os.environ.get("DTCOURSE_FOLDER")))
     return Staged(store.get("folder").decode(), block.rank)
+
+
+def _after_this_stream(work: Callable[[], None]) -> Callable[[], None]:
+    """On a GPU: what the worker does comes after what the stream of this thread has been given so far."""
+    if not torch.cuda.is_initialized():
+        return work
+    ready, beside = torch.cuda.Event(), torch.cuda.Stream()
+    ready.record()
+
+    def after() -> None:
+        with torch.cuda.stream(beside):
+            beside.wait_event(ready)
+            work()
+            beside.synchronize()
+
+    return after
 
 
 def _reduction(opts: Any, tensors: Tensors) -> Reduce:
@@ -229,28 +247,6 @@ def _reduction(opts: Any, tensors: Tensors) -> Reduce:
     return _REDUCTIONS[name]
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements in a row, to be read."""
-    return tensor.detach().contiguous().view(-1)
-
-
-def _buffer(tensor: torch.Tensor) -> torch.Tensor:
-    """Where a receive may put its bytes: the tensor itself, or a contiguous one to copy from afterwards."""
-    tensor = tensor.detach()
-    return tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
-
-
-@contextmanager
-def _contiguous(*tensors: torch.Tensor) -> Iterator[Tensors]:
-    """The elements of each tensor in a row: its own, or for a strided one a copy that is copied back at the end."""
-    tensors = tuple(t.detach() for t in tensors)
-    buffers = [t.contiguous() for t in tensors]  # the tensor itself, if it is
-    yield [buffer.view(-1) for buffer in buffers]
-    for tensor, buffer in zip(tensors, buffers, strict=True):
-        if buffer is not tensor:
-            tensor.copy_(buffer)
-
-
 def register() -> None:
     """Let `init_process_group` know the backend by its name."""
-    dist.Backend.register_backend(NAME, SharedMemoryGroup, devices=["cpu"])
+    dist.Backend.register_backend(NAME, SharedMemoryGroup, devices=["cpu", "cuda"])

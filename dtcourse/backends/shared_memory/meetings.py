@@ -33,7 +33,7 @@ class Meetings:
         self.rank, self.size = block.rank, block.size
         self._number = 0
         self._others = [(self.rank + i) % self.size for i in range(1, self.size)]
-        self._staging = torch.empty(0, dtype=torch.uint8)
+        self._staging = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     # -- the collectives ----------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Meetings:
     def _stage(self, like: torch.Tensor) -> torch.Tensor:
         size = like.numel() * like.element_size()
         if self._staging.numel() < size:
-            self._staging = torch.empty(max(size, PIECE), dtype=torch.uint8)
+            self._staging = torch.empty(max(size, PIECE), dtype=torch.uint8, device="cpu")
         return self._staging[:size].view(like.dtype)
 
     # -- the meeting --------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -71,17 +70,18 @@ class Direct(Windows):
         self._readv, self._writev = _kernel_copy("process_vm_readv"), _kernel_copy("process_vm_writev")
 
     @staticmethod
-    def possible(pids: list[int]) -> bool:
-        """Whether this process may read those; `allow` has to have been called in each."""
+    def possible(pids: list[int], addresses: list[int]) -> bool:
+        """Whether this process may read a byte of each; `allow` has to have been called there.
+
+        The kernel asks for permission first, and then whether it can: memory that a GPU's driver made may be refused.
+        """
         if sys.platform != "linux" or os.environ.get("DTCOURSE_WINDOWS") == "staged":
             return False
-        probe, readv = torch.empty(1, dtype=torch.uint8), _kernel_copy("process_vm_readv")
-        for pid in pids:
-            nowhere = 1  # the kernel asks for permission before it looks at the address
-            done = readv(pid, _Iovec(probe.data_ptr(), 1), 1, _Iovec(nowhere, 1), 1, 0)
-            if done < 0 and ctypes.get_errno() != errno.EFAULT:
-                return False
-        return True
+        probe, readv = ctypes.create_string_buffer(1), _kernel_copy("process_vm_readv")
+        here = _Iovec(ctypes.addressof(probe), 1)
+        return all(
+            readv(pid, here, 1, _Iovec(address, 1), 1, 0) == 1 for pid, address in zip(pids, addresses, strict=True)
+        )
 
     @staticmethod
     def allow() -> None:
@@ -170,7 +170,7 @@ class Staged(Windows):
         if file is None:
             size = 1 << (address & ((1 << self._SHIFT) - 1))
             file = self._maps[rank, address] = torch.from_file(
-                self._path(rank, address), shared=True, size=size, dtype=torch.uint8
+                self._path(rank, address), shared=True, size=size, dtype=torch.uint8, device="cpu"
             )
         return file[offset : offset + like.numel() * like.element_size()]
 

@@ -79,7 +79,7 @@ class MessageWork(dist._Work):
         if self._open:
             self._mailbox.wait(self._message)
             self._open = False
-            if self._message.receives and not self._tensor.is_contiguous():
+            if self._message.receives and self._message.tensor.data_ptr() != self._tensor.data_ptr():
                 self._tensor.detach().copy_(self._message.tensor)
         return True
 
