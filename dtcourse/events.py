@@ -15,6 +15,7 @@ import torch
 SEND, RECV, COLLECTIVE, REGION, MARK, RETURN = "send", "recv", "collective", "region", "mark", "return"
 HELD = "held"  # a rank of a stepped run stands still before `step`; `arguments` say how its tensors stand meanwhile
 ANY_RANK = -2
+NEW_GROUP = "new_group"  # the making of a process group: "new_group([0, 2])"
 
 
 @dataclass(frozen=True, slots=True)

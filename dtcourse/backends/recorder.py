@@ -8,6 +8,7 @@ ranks that disagree get an error instead of an abort, a hang or a wrong sum.
 from __future__ import annotations
 
 import functools
+import json
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from dtcourse.backends.ledger import Posting
 from dtcourse.backends.recording import Group, Recording, now
 from dtcourse.backends.shared_memory import WORKER
 from dtcourse.backends.tape import Column, Kind
-from dtcourse.events import ANY_RANK
+from dtcourse.events import ANY_RANK, NEW_GROUP
 
 Tensors = list[torch.Tensor]
 Enter = Callable[[], dist.Work]  # enters the operation of the inner group
@@ -402,16 +403,18 @@ def _is_bystander(thread: threading.Thread) -> bool:
 def record_all_groups(recording: Recording) -> None:
     """From now on, every process group made in this process is made with a recorder around it."""
     make = c10d._new_process_group_helper
+    recording.ledger.join(zlib.crc32(NEW_GROUP.encode()))  # at once: others may make a group before this rank does
 
     def make_recorded(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        group, store = make(*args, **kwargs)
-        if group is dist.GroupMember.NON_GROUP_MEMBER or isinstance(group, Recorder):
-            return group, store
-        ranks = kwargs.get("global_ranks_in_group", args[2] if len(args) > 2 else ())
-        name = c10d._world.pg_names[group]
-        backend = str(c10d._world.pg_map[group][0])
-        if "nccl" in backend:
-            _connect(group, recording.device)
+        with _joining(recording, *args[1:3], name=args[5]):
+            group, store = make(*args, **kwargs)
+            if group is dist.GroupMember.NON_GROUP_MEMBER or isinstance(group, Recorder):
+                return group, store
+            ranks = kwargs.get("global_ranks_in_group", args[2] if len(args) > 2 else ())
+            name = c10d._world.pg_names[group]
+            backend = str(c10d._world.pg_map[group][0])
+            if "nccl" in backend:
+                _connect(group, recording.device)
         recorder = Recorder(group, name, tuple(ranks) or tuple(range(group.size())), backend, recording)
         _replace_in_world(group, recorder, name)
         return recorder, store
@@ -424,6 +427,28 @@ def _connect(group: dist.ProcessGroup, device: torch.device) -> None:
     """Let NCCL make its communicator while all ranks are here: made at the first message, it would wait for all."""
     group.allreduce([torch.zeros(1, device=device)]).wait()
     torch.cuda.synchronize(device)
+
+
+@contextmanager
+def _joining(recording: Recording, rank: int | None, ranks: list[int], name: str) -> Iterator[None]:
+    """Let others see that this rank makes a group of `ranks`, and waits for them if it is one (its number `rank`).
+
+    torch numbers the groups that a rank was asked to make: all have to be asked for the same ones. Only a group
+    that its members agree on by themselves (`use_local_synchronization`) has a name from its ranks, and no number.
+    """
+    if recording.run is None or not ranks:
+        yield
+        return
+    numbered = name.isdigit()
+    who = tuple(range(dist.get_world_size()) if numbered else ranks)
+    group = Group(zlib.crc32((NEW_GROUP if numbered else f"{NEW_GROUP} {name}").encode()), who)
+    what, step = f"{NEW_GROUP}({list(ranks)})", recording.steps_received + 1
+    posting = recording.post(Kind.COLLECTIVE, what, group, -1, step, [], agree_on=(name, *ranks))
+    recording.tape.fill(posting.number, Column.CONTROL, 1)
+    recording.tape.fill(posting.number, Column.MEMBERS, recording.tape.text(json.dumps(ranks)))
+    wait_from = _begin_to_wait(recording, posting) if rank is not None else 0
+    yield  # if it fails, the operation stays pending: ranks that count differently are of no use
+    recording.ended(posting, wait_from, [])
 
 
 def _noting_batches(batch_isend_irecv: Callable[..., Any], recording: Recording) -> Callable[..., Any]:

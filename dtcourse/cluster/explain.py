@@ -15,8 +15,10 @@ from dtcourse.cluster import sources
 from dtcourse.cluster.crew import Member
 from dtcourse.cluster.rank import Failure
 from dtcourse.cluster.watch import Wait, Watch, describe
+from dtcourse.events import NEW_GROUP
 
 _MACHINERY = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_GROUPS = "which group to make"
 _NO_READERS_LINE = "(line unknown)"
 
 
@@ -86,16 +88,21 @@ def _hint(stuck: dict[int, Wait], gone: bool) -> str:
 def mismatch(pair: tuple[tuple[int, int], tuple[int, int]], readers: list[Reader]) -> str:
     """The text of a `MismatchError`: the two postings, (rank, row number) each."""
     rows = [readers[rank].row(number) for rank, number in pair]
-    message = rows[0][Column.KIND] != Kind.COLLECTIVE
-    lines = [f"rank {pair[0][0]} and rank {pair[1][0]} disagree on {_subject(rows, pair, readers)}."]
+    subject = _subject(rows, pair, readers)
+    lines = [f"rank {pair[0][0]} and rank {pair[1][0]} disagree on {subject}."]
     for (rank, number), row in zip(pair, rows, strict=True):
         posting = describe(Posting(rank, number, row), readers[rank])
         lines.append(f"  rank {rank}: {posting}\n         at {where(row, readers[rank])}")
-    lines.append(
-        "The two ends of a message need the same number of elements and the same dtype."
-        if message
-        else "All ranks of a group have to call the same operations, in the same order, with tensors that fit together."
-    )
+    if rows[0][Column.KIND] != Kind.COLLECTIVE:
+        lines.append("The two ends of a message need the same number of elements and the same dtype.")
+    elif subject == _GROUPS:
+        lines.append(
+            "Every rank has to call dist.new_group for every group, in the same order, also for one it is not in."
+        )
+    else:
+        lines.append(
+            "All ranks of a group have to call the same operations, in the same order, with tensors that fit together."
+        )
     return "\n".join(lines)
 
 
@@ -107,6 +114,8 @@ def _subject(rows: list[tuple[int, ...]], pair: tuple, readers: list[Reader]) ->
     if rows[0][Column.KIND] != Kind.COLLECTIVE:
         same_size = rows[0][Column.ELEMENTS] == rows[1][Column.ELEMENTS]
         return "the dtype of a message" if same_size else "the size of a message"
+    if ops[0].startswith(NEW_GROUP):
+        return _GROUPS
     if ops[0] != ops[1]:
         return "which operation comes next"
     if rows[0][Column.PEER] != rows[1][Column.PEER]:

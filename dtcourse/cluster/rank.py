@@ -34,6 +34,8 @@ from dtcourse.cluster.home import at_home, pack, sound, unpack
 
 _LONG = timedelta(days=30)  # the cluster decides how long a run may take, and a rank held at a step is not late
 
+_GROUPS_A_RUN = 1 << 20  # more than any run makes; groups that a %%ranks cell has made keep their numbers
+
 
 class Order:
     """Flags in the first byte of a request; the pickled function and arguments follow."""
@@ -260,7 +262,7 @@ class _Groups:
     """Process groups made in a run end before the next: a thousand runs must not pile up a thousand groups.
 
     Not at its end: another rank may still be about to join. And what the groups of one run have put into the store
-    is not for those of the next, which may have the same names.
+    is not for those of the next, which may have the same names; nor how many groups a rank was asked to make.
     """
 
     def __init__(self, store: dist.Store) -> None:
@@ -287,5 +289,6 @@ class _Groups:
         self._stale = []
         if self.whole():
             self._runs += 1
+            dist.distributed_c10d._world.group_count = _GROUPS_A_RUN * self._runs
             groups = dist.distributed_c10d._world.pg_map
             groups[self._world] = groups[self._world][0], dist.PrefixStore(f"run {self._runs}", self._store)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dtcourse.events import COLLECTIVE, Event, channel
+from dtcourse.events import COLLECTIVE, NEW_GROUP, Event, channel
 from dtcourse.grading.findings import Finding, number_of
 from dtcourse.grading.reading import chunk_text, counted, last_step, name_of, once, start_of, summed
 from dtcourse.origins import contributions
@@ -36,7 +36,7 @@ class Parcel:
 def own_messages(run: Run) -> Iterator[Finding]:
     """No collective of the library: the exercise is to write one."""
     for e in run.events:
-        if e.kind == COLLECTIVE and e.op != "barrier":
+        if e.kind == COLLECTIVE and e.op != "barrier" and not e.op.startswith(NEW_GROUP):
             what = f"rank {e.rank} called the library's {e.op}; write it with sends and receives of your own"
             yield Finding(what, e.step, e.rank, e.line)
 

@@ -113,6 +113,30 @@ def test_a_receive_from_any_with_nobody_left(cluster):
         cluster.run(function)
 
 
+def test_a_group_that_one_member_never_makes(cluster):
+    def function(local):
+        if dist.get_rank() == 2:
+            dist.new_group([0, 2], use_local_synchronization=local)  # alone
+
+    for local in (False, True):
+        with pytest.raises(Deadlock, match="rank 0 has already returned") as error:
+            cluster.run(function, local)
+        assert error.value.waits[0][0::2] == (2, (0,))
+        assert "rank 2 waits in new_group([0, 2]), for rank 0" in str(error.value)
+        assert this_line("# alone") in str(error.value)
+
+
+def test_a_group_that_its_members_alone_make(cluster):
+    def function(members):
+        x = torch.ones(1)
+        if dist.get_rank() in members:
+            dist.all_reduce(x, group=dist.new_group(members))
+        return x.item()
+
+    assert cluster.run(function, [1, 2]).results == [1, 2, 2, 1]
+    assert cluster.run(function, [0, 1, 2, 3]).results == [4] * 4  # what the run before has made is forgotten
+
+
 def test_receives_from_any_are_no_deadlock(cluster):
     def function():
         rank, x = dist.get_rank(), torch.zeros(1)
@@ -148,6 +172,11 @@ def reductions():
     dist.all_reduce(torch.zeros(4), op=dist.ReduceOp.SUM if dist.get_rank() else dist.ReduceOp.MAX)
 
 
+def groups():
+    rank = dist.get_rank()
+    dist.new_group([rank % 2, rank % 2 + 2])  # torch would connect members of one with members of the other
+
+
 def message_sizes():
     rank = dist.get_rank()
     if rank == 0:
@@ -172,6 +201,7 @@ def message_dtypes():
         (roots, "the root of broadcast", ["root 0", "root 1"]),
         (kinds, "which operation comes next", ["all_reduce", "broadcast"]),
         (reductions, "the reduction of all_reduce", []),
+        (groups, "which group to make", ["new_group([0, 2])", "new_group([1, 3])"]),
         (message_sizes, "the size of a message", ["(5,)", "(6,)"]),
         (message_dtypes, "the dtype of a message", ["float32", "int32"]),
     ],
