@@ -19,14 +19,18 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from typing import Any
 
 from dtcourse.cluster.interrupts import in_one_piece
 
 _I_AM_ONE = "DTCOURSE_FORK_SERVER"
+_LOOK = 0.1  # seconds between two looks at the stop button
 _HEADER = 8  # bytes: length of the pickled message that follows
-_PATIENCE = 120.0  # seconds for an answer of the server; the first one has to wait until torch is loaded
+_READY = "ready"  # the server's greeting, once torch is loaded: that takes as long as the disk takes
+_PATIENCE = 120.0  # seconds for an answer of the server after that
+_STOP_PATIENCE = 1.0  # seconds, once the stop button is pressed
 
 
 def _receive(sock: socket.socket) -> tuple[Any, list[int]]:
@@ -92,6 +96,7 @@ class ForkServer:
                 env=environment,
             )
         self._sock.settimeout(_PATIENCE)
+        self._greeted = False
         self._broken = False
         atexit.register(self.close)
 
@@ -115,24 +120,51 @@ class ForkServer:
         self._ask(("guard", folder))
 
     def _ask(self, request: Any, fds: tuple[int, ...] = ()) -> Any:
-        with in_one_piece(), self._lock:  # half a question, or an answer left behind, would end all talk
-            try:
-                _send(self._sock, request, fds)
-                answer = _receive(self._sock)[0]
-            except (OSError, EOFError):
-                self._broken = True
-                self._sock.close()  # if it is still there, it ends, and all ranks with it
-                raise
+        with self._lock:
+            while not self._greeted and not _readable(self._sock, _LOOK):
+                pass  # here the stop button is heard at once
+            with in_one_piece() as pressed:  # half a question, or an answer left behind, would end all talk
+                try:
+                    self._greeted = self._greeted or _receive(self._sock)[0] == _READY
+                    _send(self._sock, request, fds)
+                    self._await_answer(pressed)
+                    answer = _receive(self._sock)[0]
+                except (OSError, EOFError):
+                    self._broken = True
+                    self._hang_up()
+                    raise
         if isinstance(answer, OSError):  # too many processes, or no memory
             raise answer
         return answer
 
+    def _await_answer(self, pressed: list[int]) -> None:
+        """Raises TimeoutError if none comes: somebody has stopped the server, or its machine has no memory left."""
+        end = time.monotonic() + _PATIENCE
+        while not _readable(self._sock, _LOOK):
+            if pressed:
+                end = min(end, time.monotonic() + _STOP_PATIENCE)
+            if time.monotonic() > end:
+                raise TimeoutError("the fork server does not answer")
+
+    def _hang_up(self) -> None:
+        """If the server is still there, it ends, and all ranks with it; also if somebody has stopped it."""
+        self._sock.close()
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+
     def close(self) -> None:
         """Let the server end; it ends all ranks first."""
         if self.ours():
-            self._sock.close()
+            self._hang_up()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=5)
+
+
+def _readable(sock: socket.socket, seconds: float) -> bool:
+    """Whether there is something to read, or the other side is gone; waits a while for it."""
+    poll = select.poll()  # not `select.select`: that knows only the first 1024 descriptors of a process
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
 
 
 def _prepend(folder: str) -> str:
@@ -151,9 +183,10 @@ class _Server:
 
     def serve(self) -> None:
         try:
+            _send(self._sock, _READY)
             while os.getppid() == self._parent:
                 # a copy of the reader's process may keep the socket open after it: hence the look at the parent
-                if select.select([self._sock], [], [], 1.0)[0]:
+                if _readable(self._sock, 1.0):
                     (kind, *rest), fds = _receive(self._sock)
                     try:
                         answer = getattr(self, f"_{kind}")(*rest, fds=fds)

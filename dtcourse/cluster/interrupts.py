@@ -9,16 +9,19 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def in_one_piece() -> Iterator[None]:
-    """The stop button is heard at the end, not in the middle. Only for what takes a moment."""
+def in_one_piece() -> Iterator[list[int]]:
+    """The stop button is heard at the end, not in the middle. Only for what takes a moment.
+
+    Yields a list that is empty until the button is pressed: what takes longer than it should can ask, and give up.
+    """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
-        yield  # no other thread is ever interrupted; and what a C library has set cannot be put back
+        yield []  # no other thread is ever interrupted; and what a C library has set cannot be put back
         return
-    pressed = []
+    pressed: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
     try:
-        yield
+        yield pressed
     finally:
         signal.signal(signal.SIGINT, before)
         if pressed:
