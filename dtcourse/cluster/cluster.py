@@ -134,8 +134,8 @@ class Cluster:
         if not self._busy.acquire(blocking=False):
             raise RuntimeError("the ranks are busy with another run, in another thread: wait until it has ended")
         try:
-            if not self._crew.members:
-                self._crew.start()
+            if not self._crew.ready:
+                self._start_again()
         except BaseException:
             self._busy.release()
             raise
@@ -238,12 +238,13 @@ class Cluster:
             if not clean and outcome.ending is Ending.ANSWERED:
                 print(explain.left_over(supervisor.watch), file=sys.stderr)
         if not clean:
-            self._crew.start()
-            if self._namespace_used:
-                print(
-                    "dtcourse: the ranks were started again; the variables of %%ranks cells are gone", file=sys.stderr
-                )
-            self._namespace_used = False
+            self._start_again()
+
+    def _start_again(self) -> None:
+        self._crew.start()
+        if self._namespace_used:
+            print("dtcourse: the ranks were started again; the variables of %%ranks cells are gone", file=sys.stderr)
+        self._namespace_used = False
 
     # -- life ---------------------------------------------------------------------------------------------------
 

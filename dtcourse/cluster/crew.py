@@ -47,10 +47,10 @@ class Crew:
         self.members: list[Member] = []
         self.how = self.backend  # as the ranks say it
         self.selector = selectors.DefaultSelector()
-        self._server = self._guarding_server()
         self._owner = os.getpid()
         self._starts = 0
         self._end = weakref.finalize(self, _end, os.getpid(), self.members, self.tapes, self.gate, self.folder)
+        self._server = self._guarding_server()
         self.start()
 
     def start(self) -> None:
@@ -59,12 +59,11 @@ class Crew:
         if not self._server.alive():
             self._server = self._guarding_server()
         self._starts += 1
-        meeting_place = os.path.join(self.folder, str(self._starts))
-        os.mkdir(meeting_place, 0o700)
+        self._make_meeting_place()
         try:
             for rank in range(self.world_size):
                 with in_one_piece():
-                    self.members.append(self._fork(rank, meeting_place))
+                    self.members.append(self._fork(rank, self._meeting_place))
             waiting = {member.answers: member for member in self.members}
             while waiting:  # in the order in which they come: one that dies leaves the others waiting for it
                 for answers in wait(list(waiting)):
@@ -72,6 +71,22 @@ class Crew:
         except BaseException:  # the stop button, too: all ranks or none
             self.end()
             raise
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are ranks, and the folder in which they meet: somebody may clean /tmp meanwhile."""
+        return bool(self.members) and os.path.isdir(self._meeting_place)
+
+    @property
+    def _meeting_place(self) -> str:
+        return os.path.join(self.folder, str(self._starts))
+
+    def _make_meeting_place(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self.folder, 0o700)  # somebody has removed it
+        if os.lstat(self.folder).st_uid != os.getuid():
+            raise PermissionError(f"{self.folder} belongs to somebody else: make a new cluster with Cluster(...)")
+        os.mkdir(self._meeting_place, 0o700)
 
     def _guarding_server(self) -> ForkServer:
         try:
@@ -128,7 +143,7 @@ class Crew:
         with in_one_piece():
             statuses = _end_members(self.members, self.selector)
             self.members.clear()
-        shutil.rmtree(os.path.join(self.folder, str(self._starts)), ignore_errors=True)
+        shutil.rmtree(self._meeting_place, ignore_errors=True)
         return statuses
 
     def interrupt(self, member: Member) -> None:

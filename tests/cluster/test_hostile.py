@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -121,6 +122,51 @@ def test_a_fork_server_that_has_died_unnoticed(cluster):
         assert other.run(lambda: 3).results == [3]
     with pytest.raises(RankDied):
         cluster.run(lambda: 1)
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A fork server of its own, for the test's folder."""
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_the_stop_button_while_a_fork_server_does_not_answer(server, tmp_path, loaded):
+    if loaded:
+        server.guard(str(tmp_path))
+    os.kill(server._process.pid, signal.SIGSTOP)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        server.guard(str(tmp_path))
+    os.kill(server._process.pid, signal.SIGCONT)
+    if loaded:  # half a question may be left in the pipe: it is given up, and ends
+        assert not server.alive() and server._process.wait() == 0
+    else:  # nothing was asked yet
+        assert server.guard(str(tmp_path)) is None
+
+
+def test_in_a_process_with_thousands_of_open_files():
+    script = """
+        import os, resource
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        from dtcourse import Cluster
+        print(Cluster(2).run(lambda: 3).results)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    out = subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=60)
+    assert out.stdout == b"[3, 3]\n", out.stderr
+
+
+def test_somebody_has_cleaned_the_folder_of_temporary_files(cluster):
+    shutil.rmtree(cluster._crew.folder)
+    cluster._crew.start()
+    assert os.stat(cluster._crew.folder).st_mode & 0o777 == 0o700
+    shutil.rmtree(cluster._crew.folder)  # and now between two runs
+    assert cluster.run(lambda: dist.new_group([0, 1]).size()).results == [2, 2]
 
 
 def test_nothing_is_imported_from_the_working_folder(tmp_path):
