@@ -79,6 +79,32 @@ class Run:
         """Bytes that `rank` sent in messages. What a library collective moves inside itself is not visible here."""
         return sum(e.bytes for e in self.messages(rank))
 
+    def bytes_received(self, rank: int) -> int:
+        """Bytes that reached `rank` in messages; what never arrived is counted at its sender alone."""
+        return sum(e.bytes for e in self.receives(rank) if not e.pending)
+
+    def waited(self, rank: int) -> float:
+        """Seconds that `rank` stood still in sends, receives and collectives, barriers among them.
+
+        Waits of several threads that overlap count once. A wait that never ended lasts to the end of the record.
+        """
+        end, waited, now = self.span[1], 0, 0
+        waits = [(e.wait_from, e.wait_to or end) for e in self.events if e.rank == rank and e.wait_from is not None]
+        for since, until in sorted(waits):
+            waited += max(until - max(since, now), 0)
+            now = max(now, until)
+        return waited / 1e9
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """The first and the last moment of the record, in nanoseconds of the events' clock."""
+        start = min((e.posted for e in self.events), default=0)
+        times = (t for e in self.events for t in (e.posted, e.ended, e.wait_from, e.wait_to) if t is not None)
+        end = max(times, default=0)
+        if any(e.pending for e in self.events):  # who waits for ever writes no more: the run went on until it was ended
+            end = max(end, start + int(self.seconds * 1e9))
+        return start, end
+
     def traffic_matrix(self) -> np.ndarray:
         """Bytes by (sender, receiver), shape (world, world)."""
         matrix = np.zeros((self.world_size, self.world_size), dtype=np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import time
 import zipfile
 
 import pytest
@@ -13,6 +14,7 @@ import torch.distributed as dist
 
 from dtcourse import Cluster, Run, mark, per_rank, provenance, raw, region
 from dtcourse.collectives.ring import ring_all_reduce
+from dtcourse.events import MARK, RECV, SEND, Event
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +144,42 @@ def test_raw_bytes_and_back(dtype, make):
     x = make(torch.tensor([[1, 0, 1], [0, 1, 1]]).to(getattr(torch, dtype)))
     (back,) = raw.unpack(raw.pack([x]))
     assert back.dtype == x.dtype and back.shape == x.shape and torch.equal(back, x)
+
+
+def test_what_reached_a_rank(run):
+    assert [run.bytes_received(rank) for rank in range(4)] == run.traffic_matrix().sum(0).tolist()
+
+
+def test_what_never_arrived_was_not_received():
+    lost = [Event(0, 0, SEND, "send", (0, 1), peer=1, bytes=8), Event(1, 0, RECV, "recv", (0, 1), peer=0, bytes=8)]
+    run = Run(2, events=lost)
+    assert (run.bytes_sent(0), run.bytes_received(1)) == (8, 0)
+
+
+def test_waits_that_overlap_count_once():
+    def wait(rank, since, until):
+        ended = until and until * 10**9
+        return Event(rank, 0, RECV, "recv", posted=since * 10**9, wait_from=since * 10**9, wait_to=ended, ended=ended)
+
+    whole = [
+        Event(0, 9, MARK, "begin", posted=0, ended=0),
+        wait(0, 1, 4),
+        wait(0, 2, 3),
+        wait(0, 3, 6),
+        wait(1, 7, None),
+    ]
+    run = Run(3, events=whole, seconds=10.0)
+    assert run.span == (0, 10 * 10**9)
+    assert [run.waited(rank) for rank in range(3)] == [5.0, 3.0, 0.0]
+
+
+def test_what_a_rank_really_waited():
+    def meet():
+        if dist.get_rank() == 1:
+            time.sleep(0.05)
+        dist.barrier()
+
+    with Cluster(2) as cluster:
+        run = cluster.run(meet)
+    (barrier,) = (e for e in run.events if e.rank == 0 and e.wait_from is not None)
+    assert run.waited(0) == (barrier.wait_to - barrier.wait_from) / 1e9 > 0

@@ -50,10 +50,7 @@ class Bars:
 def bars(run: Run) -> Bars:
     """All bars, by rank, row and start."""
     events = sorted(run.events, key=lambda e: (e.rank, e.posted))
-    start = min((e.posted for e in events), default=0)
-    end = max((t for e in events for t in (e.posted, e.ended, e.wait_from, e.wait_to) if t is not None), default=0)
-    if any(e.pending for e in events):  # who waits for ever writes no more: the run went on until it was ended
-        end = max(end, start + int(run.seconds * 1e9))
+    start, end = run.span
     clock = _Clock(run, start, end)
     regions = list(_regions([e for e in events if e.kind == REGION], clock))
     depth = 1 + max((bar.row for bar in regions), default=-1)
