@@ -13,8 +13,10 @@ from typing import Any
 from dtcourse.events import ANY_RANK, COLLECTIVE, HELD, MARK, RECV, REGION, RETURN, SEND, Event, channel
 from dtcourse.run import Run
 from dtcourse.views import words
+from dtcourse.views.roles import roles
 
 MOST_BARS, MOST_ARROWS = 30_000, 5_000
+MOST_TINTS = 6  # names of regions that get a tint each
 COMPUTE, WAIT = "compute", "wait"
 
 
@@ -42,6 +44,8 @@ class Bars:
     span: float  # microseconds
     depth: int  # rows for regions
     rows: tuple[str, ...]  # the names of the rows below them: "work" for computing and waiting, "send", ...
+    roles: dict[int, str] = field(default_factory=dict)  # of the ranks whose marks tell
+    regions: tuple[str, ...] = ()  # their names, as they first appear; none if they are too many to tell apart
     bars: list[Bar] = field(default_factory=list)
     arrows: list[tuple[int, float, int, float]] = field(default_factory=list)  # from rank, at; to rank, at
     note: str = ""
@@ -66,7 +70,18 @@ def bars(run: Run) -> Bars:
     if len(arrows) > MOST_ARROWS:
         note += f"The arrows of {len(arrows):,} messages are left out."
         arrows = []
-    return Bars(run.world_size, clock.at(end), depth, rows, found, arrows, note.strip())
+    names = tuple(dict.fromkeys(e.op for e in sorted(run.regions(), key=lambda e: e.posted)))
+    return Bars(
+        run.world_size,
+        clock.at(end),
+        depth,
+        rows,
+        roles=roles(run),
+        regions=names if len(names) <= MOST_TINTS else (),
+        bars=found,
+        arrows=arrows,
+        note=note.strip(),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +197,8 @@ def bars_data(found: Bars, title: str) -> dict[str, Any]:
         "span": found.span,
         "depth": found.depth,
         "rows": list(found.rows),
+        "roles": [found.roles.get(rank, "") for rank in range(found.world)],
+        "regions": list(found.regions),
         "bars": rows,
         "texts": list(texts),
         "arrows": found.arrows,

@@ -3,6 +3,7 @@
 
 const SIDE = 94, ROW = 17, MOST_ARROWS = 200;
 const FILLS = { compute: "#56B4E9", send: "#0072B2", recv: "#E69F00", collective: "#CC79A7", region: "var(--shade)" };
+const TINTS = ["var(--shade)", "#f9dc9d", "#b9d3ec", "#b5dfcd", "#edcfe0", "#f5f1a8"]; // of the regions, by name
 const NAMES = { region: "region", compute: "computes", wait: "waits", send: "sends", recv: "receives", collective: "collective" };
 
 function duration(us) {
@@ -43,6 +44,7 @@ function render({ model, el }) {
   const plot = () => view.wide - SIDE - 8;
   const hatch = "dtc-hatch-" + Math.random().toString(36).slice(2);
   const root = frameOf(el, `Timeline of ${data.title}`, onKey);
+  const role = (rank) => (data.roles[rank] ? ` (${data.roles[rank]})` : "");
   const present = new Set(data.bars.map((b) => b[2]));
   node(root, "div", { class: "dtc-head" }, `<b>${esc(data.title)}</b><span>timeline, ${duration(data.span)}</span>`);
   const bar = node(root, "div", { class: "dtc-bar", role: "toolbar", "aria-label": "timeline" });
@@ -54,16 +56,18 @@ function render({ model, el }) {
   const picture = document.createElementNS(NS, "svg");
   picture.setAttribute("class", "dtc-picture");
   picture.setAttribute("role", "img");
-  picture.setAttribute("aria-label", `A lane per rank. Waiting: ${data.waited.map((w, r) => `rank ${r} ${Math.round(w * 100)} %`).join(", ")}`);
+  picture.setAttribute("aria-label", `A lane per rank. Waiting: ${data.waited.map((w, r) => `rank ${r}${role(r)} ${Math.round(w * 100)} %`).join(", ")}`);
   root.append(picture);
   const details = node(root, "div", { class: "dtc-caption", "aria-live": "polite" });
   const gathered = node(root, "div", { class: "dtc-foot" });
   node(root, "div", { class: "dtc-foot" }, (data.note ? esc(data.note) + " " : "")
     + "Point at a bar to read it. Keys: \u2190 \u2192 \u2191 \u2193 choose a bar, + \u2212 0 zoom; drag to move.");
-  const samples = Object.keys(NAMES).filter((k) => present.has(k)).map((k) => [NAMES[k], k, false]);
+  const tinted = data.regions.length > 1;
+  const samples = tinted ? data.regions.map((name) => [name, "region", false, name]) : [];
+  samples.push(...Object.keys(NAMES).filter((k) => present.has(k) && !(tinted && k === "region")).map((k) => [NAMES[k], k, false]));
   if (data.bars.some((b) => b[7])) samples.push(["never ended", "wait", true]);
-  legend.innerHTML = samples.map(([name, kind, pending], i) =>
-    `<svg width="22" height="12" aria-hidden="true">${hatching(hatch + i)}<rect width="22" height="12" rx="2" ${style(kind, hatch + i, pending)}/></svg> ${name}`).join(" &ensp;");
+  legend.innerHTML = samples.map(([name, kind, pending, of], i) =>
+    `<svg width="22" height="12" aria-hidden="true">${hatching(hatch + i)}<rect width="22" height="12" rx="2" ${style(kind, hatch + i, pending, of)}/></svg> ${esc(name)}`).join(" &ensp;");
 
   function hatching(id) {
     return `<defs><pattern id="${id}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">`
@@ -72,8 +76,9 @@ function render({ model, el }) {
       + `<rect width="7" height="7" fill="var(--paper)"/><rect width="3" height="7" fill="var(--warn)"/></pattern></defs>`;
   }
 
-  function style(kind, id, pending) {
-    const fill = pending ? `url(#${id}-stuck)` : kind === "wait" ? `url(#${id})` : FILLS[kind] ?? "var(--ink)";
+  function style(kind, id, pending, of) {
+    const flat = (kind === "region" && TINTS[data.regions.indexOf(of)]) || FILLS[kind] || "var(--ink)";
+    const fill = pending ? `url(#${id}-stuck)` : kind === "wait" ? `url(#${id})` : flat;
     const edge = pending ? "var(--warn)" : kind === "region" || kind === "wait" ? "var(--faint)" : "var(--paper)";
     return `style="fill:${fill};stroke:${edge};stroke-width:${kind === "region" || kind === "wait" || pending ? 1 : 0.5}"`;
   }
@@ -87,6 +92,7 @@ function render({ model, el }) {
       if (rank % 2) parts.push(tag("rect", { x: 0, y, width: view.wide, height: lane, fill: "var(--shade)", opacity: 0.35 }));
       parts.push(tag("circle", { cx: 24, cy: y + lane / 2, r: 15, fill: colour(rank) }),
         tag("text", { x: 24, y: y + lane / 2 + 5, "text-anchor": "middle", "font-size": 14, "font-weight": 700, style: `fill:${ink(rank)}` }, rank),
+        tag("text", { x: 24, y: y + lane / 2 + 27, "text-anchor": "middle", "font-size": 10 }, esc(data.roles[rank])),
         ...data.rows.map((name, i) =>
           tag("text", { x: SIDE - 6, y: top(rank, data.depth + i) + 11, "text-anchor": "end", "font-size": 10, class: "faint" }, name)));
     }
@@ -109,8 +115,8 @@ function render({ model, el }) {
       const d = kind === "mark" ? `M${left} ${y}l4 7-4 7-4-7z` : `M${left} ${y - 2}v${ROW + 2}`;
       return tag("path", { d, "data-i": i, "data-n": 1, "data-kind": kind, style: "fill:var(--ink);stroke:var(--ink);stroke-width:2" });
     }
-    const label = kind === "region" && w > name.length * 6.5 ? tag("text", { x: left + w / 2, y: y + 11, "text-anchor": "middle", "font-size": 11, "pointer-events": "none" }, esc(name)) : "";
-    return `<rect x="${left}" y="${y}" width="${Math.max(w, 1)}" height="${ROW - 3}" rx="${w > 6 ? 2 : 0}" data-i="${i}" data-n="${n}" data-kind="${kind}" data-rank="${rank}" ${style(kind, hatch, pending)}/>` + label;
+    const label = kind === "region" && w > name.length * 6.5 ? tag("text", { x: left + w / 2, y: y + 11, "text-anchor": "middle", "font-size": 11, "pointer-events": "none", style: data.regions.indexOf(name) > 0 && !pending ? "fill:#16181d" : null }, esc(name)) : "";
+    return `<rect x="${left}" y="${y}" width="${Math.max(w, 1)}" height="${ROW - 3}" rx="${w > 6 ? 2 : 0}" data-i="${i}" data-n="${n}" data-kind="${kind}" data-rank="${rank}" ${style(kind, hatch, pending, name)}/>` + label;
   }
 
   function arrows() {
@@ -131,7 +137,7 @@ function render({ model, el }) {
   function choose(i, n = 1) {
     view.chosen = i;
     picture.querySelector(".dtc-chosen")?.remove();
-    if (i === null) { details.textContent = data.waited.map((w, r) => `rank ${r} waits ${Math.round(w * 100)} %`).slice(0, 16).join(", ") + " of the time."; return; }
+    if (i === null) { details.textContent = data.waited.map((w, r) => `rank ${r}${role(r)} waits ${Math.round(w * 100)} %`).slice(0, 16).join(", ") + " of the time."; return; }
     const [rank, , , start, end, name, detail, pending] = data.bars[i];
     const many = n > 1 ? ` (and ${n - 1} more too close to draw apart: zoom in)` : "";
     const when = start === end ? `at ${duration(start)}` : `${duration(end - start)}, from ${duration(start)} to ${duration(end)}`;

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from dtcourse.events import COLLECTIVE, MARK, RECV, REGION, RETURN, SEND
@@ -21,8 +24,8 @@ FILLS = {
     SEND: "#0072B2",
     RECV: "#E69F00",
     COLLECTIVE: "#CC79A7",
-    REGION: "#e3e6eb",
 }
+TINTS = ("#e3e6eb", "#f9dc9d", "#b9d3ec", "#b5dfcd", "#edcfe0", "#f5f1a8")  # of the regions, by name
 NAMES = {
     REGION: "region",
     COMPUTE: "computes",
@@ -31,7 +34,9 @@ NAMES = {
     RECV: "receives",
     COLLECTIVE: "collective",
 }
+ARROW = "#444444"
 STUCK = "xxxx"  # how what never ended is hatched
+MARKED = {"marker": "d", "s": 22, "edgecolor": "white", "linewidths": 0.5}
 MOST_ARROWS = 120
 MOST_HATCHED = 800  # hatching is slow
 
@@ -50,7 +55,10 @@ class Timeline(View):
 
     @property
     def caption(self) -> str:
-        waited = ", ".join(f"rank {r} {share:.0%}" for r, share in enumerate(shares(self._bars)))
+        named = [
+            f"rank {r}" + (f" ({role})" if (role := self._bars.roles.get(r)) else "") for r in range(self._bars.world)
+        ]
+        waited = ", ".join(f"{name} {share:.0%}" for name, share in zip(named, shares(self._bars), strict=True))
         name = self._run.function or "a run"
         pending = sum(bar.pending for bar in self._bars.bars if bar.kind in (SEND, RECV, COLLECTIVE))
         stuck = f" {pending} operations never ended." if pending else ""
@@ -69,53 +77,84 @@ def _figure(found: Bars, title: str) -> Figure:
     figure = Figure(figsize=(9, min(0.8 + 0.2 * (rows + 1) * found.world, 16)), layout="constrained")
     axes = figure.subplots()
     factor, unit = (1, "µs") if found.span < 1e3 else (1e3, "ms") if found.span < 1e6 else (1e6, "s")
-    sorted_bars: dict[tuple[str, bool], list[Bar]] = defaultdict(list)
+    tints = dict(zip(found.regions, TINTS, strict=False))
+    sorted_bars: dict[tuple[str, str, bool], list[Bar]] = defaultdict(list)
     for bar in found.bars:
-        sorted_bars[bar.kind, bar.pending].append(bar)
-    for (kind, pending), some in sorted_bars.items():
-        _draw(axes, kind, pending, some, rows + 1, factor)
-    if len(found.arrows) <= MOST_ARROWS:
-        out, into = (found.depth + name + 0.5 for name in (1, 2))  # the rows of sends and of receives
-        ways = [
-            [(a / factor, sender * (rows + 1) + out), (b / factor, receiver * (rows + 1) + into)]
-            for sender, a, receiver, b in found.arrows
-        ]
-        axes.add_collection(LineCollection(ways, colors="#444444", linewidths=0.6, alpha=0.7, zorder=5))
+        fill = tints.get(bar.name, TINTS[0]) if bar.kind == REGION else FILLS.get(bar.kind, "black")
+        sorted_bars[bar.kind, fill, bar.pending].append(bar)
+    for (kind, fill, pending), some in sorted_bars.items():
+        _draw(axes, kind, fill, pending, some, rows + 1, factor)
+    if 0 < len(found.arrows) <= MOST_ARROWS:
+        _arrows(axes, found, rows + 1, factor)
     _labels(axes, found, rows + 1, factor)
     axes.set_xlim(0, max(found.span / factor, 1e-9))
     axes.set_ylim((rows + 1) * found.world, -0.5)
-    axes.set_yticks([r * (rows + 1) + rows / 2 for r in range(found.world)], [f"rank {r}" for r in range(found.world)])
+    axes.set_yticks([r * (rows + 1) + rows / 2 for r in range(found.world)], _names(found))
     axes.set_xlabel(unit)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    present = {bar.kind for bar in found.bars}
-    patches = [
-        Patch(facecolor=FILLS[kind], edgecolor="#666", hatch="////" if kind == WAIT else "", label=name)
-        for kind, name in NAMES.items()
-        if kind in present
-    ]
-    if any(bar.pending for bar in found.bars):
-        patches.append(Patch(facecolor="white", edgecolor=WARN, hatch=STUCK, label="never ended"))
-    figure.legend(handles=patches, loc="outside upper right", ncols=len(patches), fontsize=8, frameon=False)
+    handles = _legend(found, tints)
+    columns = math.ceil(len(handles) / 2) if len(handles) > 6 else len(handles)
+    figure.legend(handles=handles, loc="outside upper right", ncols=columns, fontsize=8, frameon=False)
     figure.suptitle(f"{title or 'run'}: who works, who waits", x=0.01, ha="left", fontsize=11, fontweight="bold")
     return figure
 
 
-def _draw(axes: Axes, kind: str, pending: bool, some: list[Bar], high: int, factor: float) -> None:
+def _names(found: Bars) -> list[str]:
+    """The lanes: the rank, what it is, and how much of the time it waited."""
+    who = [f"rank {rank}" + (f", {found.roles[rank]}" if rank in found.roles else "") for rank in range(found.world)]
+    return [f"{name}\nwaits {share:.0%}" for name, share in zip(who, shares(found), strict=True)]
+
+
+def _legend(found: Bars, tints: dict[str, str]) -> list[Artist]:
+    present = {bar.kind for bar in found.bars}
+    samples = (
+        {NAMES[REGION]: (REGION, TINTS[0])}
+        if len(tints) < 2
+        else {name: (REGION, fill) for name, fill in tints.items()}
+    )
+    samples = samples if REGION in present else {}
+    samples |= {name: (kind, FILLS[kind]) for kind, name in NAMES.items() if kind in present - {REGION}}
+    handles: list[Artist] = [
+        Patch(facecolor=fill, edgecolor="#666", hatch="////" if kind == WAIT else "", label=name)
+        for name, (kind, fill) in samples.items()
+    ]
+    if MARK in present:
+        handles.append(Line2D([], [], linestyle="", marker="d", color="black", markersize=5, label="mark"))
+    if any(bar.pending for bar in found.bars):
+        handles.append(Patch(facecolor="white", edgecolor=WARN, hatch=STUCK, label="never ended"))
+    return handles
+
+
+def _draw(axes: Axes, kind: str, fill: str, pending: bool, some: list[Bar], high: int, factor: float) -> None:
     if kind in (MARK, RETURN):
         points = [(bar.start / factor, bar.rank * high + bar.row + 0.45) for bar in some]
-        axes.scatter(*zip(*points, strict=True), marker="|" if kind == RETURN else "d", s=30, color="black", zorder=6)
+        look = {"marker": "|", "s": 30} if kind == RETURN else MARKED
+        axes.scatter(*zip(*points, strict=True), color="black", zorder=6, **look)
         return
     boxes = []
     for bar in some:
         x, y, end = bar.start / factor, bar.rank * high + bar.row, bar.end / factor
         boxes.append([(x, y), (end, y), (end, y + 0.9), (x, y + 0.9)])
-    edge = WARN if pending else "#555555" if kind in (REGION, WAIT) else FILLS[kind]
+    edge = WARN if pending else "#555555" if kind in (REGION, WAIT) else fill
     hatch = STUCK if pending else "////" if kind == WAIT else None
-    fill = FILLS[kind]
     if len(boxes) > MOST_HATCHED and hatch:
         hatch, fill = None, "#b0b5be"
     axes.add_collection(PolyCollection(boxes, facecolor=fill, edgecolor=edge, hatch=hatch, linewidth=0.5))
+
+
+def _arrows(axes: Axes, found: Bars, high: int, factor: float) -> None:
+    """From the row of sends to the row of receives, with a head that points the way."""
+    out, into = (found.depth + name + 0.5 for name in (1, 2))
+    ways = [
+        [(a / factor, sender * high + out), (b / factor, receiver * high + into)]
+        for sender, a, receiver, b in found.arrows
+    ]
+    axes.add_collection(LineCollection(ways, colors=ARROW, linewidths=0.6, alpha=0.7, zorder=5))
+    for head, down in (("v", True), ("^", False)):  # the axis of the lanes points down
+        ends = [end for start, end in ways if (end[1] > start[1]) == down]
+        if ends:
+            axes.scatter(*zip(*ends, strict=True), marker=head, s=9, color=ARROW, linewidths=0, zorder=5)
 
 
 def _labels(axes: Axes, found: Bars, high: int, factor: float) -> None:

@@ -9,7 +9,7 @@ import pytest
 from chromium import browser, key_to_paint, why_not
 from simulated import SOURCE, ring_run
 
-from dtcourse.events import COLLECTIVE, Event
+from dtcourse.events import COLLECTIVE, MARK, REGION, Event
 from dtcourse.origins import provenance
 from dtcourse.run import Run
 from dtcourse.views.page import write_page
@@ -129,6 +129,16 @@ def test_the_timeline_s_rows_are_named(opened: Any) -> None:
     assert page.locator("#timeline text.faint", has_text="collective").count() == 2
     assert page.locator("#timeline text.faint", has_text="send").count() == 0
     assert "never ended" not in page.locator("#timeline .dtc-legend").inner_text()
+
+
+def test_the_timeline_names_roles_and_regions(opened: Any) -> None:
+    spans = {"pull": (1, 0, 1000), "compute": (1, 1000, 4000), "update": (0, 4000, 5000)}
+    events = [Event(r, i, REGION, name, posted=a, ended=b) for i, (name, (r, a, b)) in enumerate(spans.items())]
+    page = opened(Run(2, events=[*events, Event(0, 9, MARK, "update", posted=5000, ended=5000, labels={"worker": 1})]))
+    assert page.locator("#timeline .dtc-legend").inner_text().split()[:3] == ["pull", "compute", "update"]
+    assert "rank 0 (server) waits 0 %, rank 1 (worker)" in page.locator("#timeline .dtc-caption").inner_text()
+    tints = page.locator('#timeline rect[data-kind="region"]').evaluate_all("all => all.map((r) => r.style.fill)")
+    assert len(set(tints)) == 3
 
 
 def test_timeline_tells_and_zooms(opened: Any) -> None:

@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import pytest
 import traitlets
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from simulated import ring_run
 
-from dtcourse.events import COLLECTIVE, REGION, Event
+from dtcourse.events import COLLECTIVE, MARK, RECV, REGION, SEND, Event
 from dtcourse.run import Run
 from dtcourse.views.bars import WAIT, bars
 from dtcourse.views.player import Player
@@ -167,6 +168,47 @@ def test_regions_nest() -> None:
     events = [Event(0, i, REGION, name, posted=a, ended=b) for i, (name, (a, b)) in enumerate(spans.items())]
     rows = {bar.name: bar.row for bar in bars(Run(1, events=events)).bars if bar.kind == REGION}
     assert rows == {"whole": 0, "first": 1, "second": 1, "inner": 2}
+
+
+def served() -> Run:
+    """Rank 1 pulls from rank 0 and pushes to it, once."""
+    spans = {"pull": (1, 0, 10), "compute": (1, 10, 40), "push": (1, 40, 50), "update": (0, 50, 60)}
+    events = [
+        Event(rank, i, REGION, name, posted=a * 1000, ended=b * 1000)
+        for i, (name, (rank, a, b)) in enumerate(spans.items())
+    ]
+    both = {"group": (0, 1), "bytes": 8, "ended": 50_000, "wait_to": 50_000}
+    events += [Event(1, 4, SEND, "send", peer=0, posted=40_000, wait_from=40_000, **both)]
+    events += [Event(0, 5, RECV, "recv", peer=1, posted=20_000, wait_from=20_000, **both)]
+    return Run(2, events=[*events, Event(0, 6, MARK, "update", posted=60_000, ended=60_000, labels={"worker": 1})])
+
+
+def test_a_parameter_server_s_lanes_say_who_serves_and_how_long_each_waited() -> None:
+    figure = Timeline(served()).figure()
+    lanes = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert lanes == ["rank 0, server\nwaits 50%", "rank 1, worker\nwaits 17%"]
+    assert "rank 0 (server) 50%, rank 1 (worker) 17%" in Timeline(served()).caption
+    assert Timeline(served()).data["roles"] == ["server", "worker"]
+    assert Timeline(ring_run(2, 4)).data["roles"] == ["", ""]
+
+
+def test_regions_are_told_apart_by_their_tint() -> None:
+    figure = Timeline(served()).figure()
+    samples = {patch.get_label(): patch.get_facecolor() for patch in figure.legends[0].get_patches()}
+    tints = {samples[name] for name in ("pull", "compute", "push", "update")}
+    drawn = {tuple(found[0]) for c in figure.axes[0].collections if len(found := c.get_facecolor())}
+    assert len(tints) == 4
+    assert tints <= drawn
+    many = [Event(0, i, REGION, f"part {i}", posted=i, ended=i + 1) for i in range(7)]
+    assert "region" in [text.get_text() for text in Timeline(Run(1, events=many)).figure().legends[0].get_texts()]
+
+
+def test_a_message_is_an_arrow_from_its_sender_to_its_receiver() -> None:
+    axes = Timeline(served()).figure().axes[0]
+    (ways,) = [c.get_segments() for c in axes.collections if isinstance(c, LineCollection)]
+    ((x0, y0), (x1, y1)) = ways[0]
+    assert (x0, x1) == (40, 50)
+    assert y1 < y0, "up, to rank 0"
 
 
 def test_five_thousand_events_are_drawn() -> None:
