@@ -151,6 +151,15 @@ class Run:
 
         return Traffic(self)
 
+    def staleness(self, bound: int | None = None) -> Any:
+        """How stale the gradients were that a parameter server applied; `bound`, in updates, is drawn if given.
+
+        Reads `mark("update", version=, worker=, step=, staleness=)`, which the server makes for each gradient.
+        """
+        from dtcourse.views.staleness import Staleness
+
+        return Staleness(self, bound)
+
     def wait_graph(self) -> Any:
         """After a deadlock: who waits for whom."""
         from dtcourse.views.wait_graph import WaitGraph

@@ -1,0 +1,34 @@
+"""`Picture`: a view that is one drawing and a sentence, the same in a notebook, in a file and in a terminal."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from dtcourse.views.view import png
+
+
+class Picture:
+    """Base of the views without JavaScript. What is drawn stands in attributes, for whoever wants the numbers."""
+
+    def figure(self) -> Figure:
+        raise NotImplementedError
+
+    @property
+    def caption(self) -> str:
+        """The picture in words."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.caption}>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        figure = self.figure()
+        width, height = (int(inches * 72) for inches in figure.get_size_inches())
+        picture = base64.b64encode(png(figure)).decode()
+        return (
+            {"image/png": picture, "text/plain": self.caption},
+            {"image/png": {"width": width, "height": height}},
+        )
