@@ -22,6 +22,7 @@ _HOME = {
     "provenance": "dtcourse.origins",
     "Run": "dtcourse.run",
     "ask": "dtcourse.views.question",
+    "curves": "dtcourse.views.curves",
     "check": "dtcourse.grading",
 }
 
