@@ -23,6 +23,7 @@ _HOME = {
     "Run": "dtcourse.run",
     "ask": "dtcourse.views.question",
     "curves": "dtcourse.views.curves",
+    "ports": "dtcourse.views.ports",
     "check": "dtcourse.grading",
 }
 

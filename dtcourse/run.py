@@ -167,7 +167,10 @@ class Run:
         return WaitGraph(self.waits, self.returned)
 
     def page(self, path: str | Path) -> Path:
-        """Write player, timeline and traffic as one HTML file that needs no kernel and no network."""
+        """Write player, timeline, traffic, and of a training its loss and staleness, as one HTML file.
+
+        The file needs no kernel and no network.
+        """
         from dtcourse.views.page import write_page
 
         return write_page(self, Path(path))

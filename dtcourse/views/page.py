@@ -1,11 +1,13 @@
 """A run as one HTML file: player, timeline and traffic, drawn by the same JavaScript as in a notebook.
 
-The page needs no kernel and no network. A few lines stand in for the notebook's model.
+Of a training there are also its loss and the staleness of its gradients, as pictures. The page needs no kernel and no
+network. A few lines stand in for the notebook's model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+from collections.abc import Callable, Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,11 @@ from typing import Any
 from dtcourse.run import Run
 from dtcourse.views import player, timeline, traffic
 from dtcourse.views.bars import bars, bars_data
+from dtcourse.views.curves import curves
 from dtcourse.views.film import demand_watched, film
-from dtcourse.views.view import embed, script
+from dtcourse.views.picture import Picture
+from dtcourse.views.staleness import Staleness
+from dtcourse.views.view import embed, png, script
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -80,6 +85,20 @@ def _sections(run: Run, step: int) -> Iterator[str]:
     lanes = {"data": bars_data(bars(run), run.function)}
     yield _section("timeline", "Who works, who waits", timeline.SCRIPTS, lanes)
     yield _section("traffic", "Who sends how much to whom", traffic.SCRIPTS, {"data": traffic.traffic_data(run)})
+
+    if run.marks("loss"):
+        yield _picture("The loss", curves, run)
+    if run.marks("update"):
+        yield _picture("How stale the gradients were", Staleness, run)
+
+
+def _picture(heading: str, view: Callable[[Run], Picture], run: Run) -> str:
+    try:
+        shown = view(run)
+    except ValueError as problem:  # such a mark may have other labels in this run
+        return f"<h2>{heading}</h2>\n<p>Not here: {escape(str(problem))}</p>"
+    source = f"data:image/png;base64,{base64.b64encode(png(shown.figure())).decode()}"
+    return f'<h2>{heading}</h2>\n<img src="{source}" alt="{escape(shown.caption)}" style="max-width: 100%">'
 
 
 def _section(name: str, heading: str, scripts: tuple[str, ...], state: dict[str, Any]) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from dtcourse.views.view import png
+from dtcourse.views.view import still
 
 
 class Picture:
@@ -25,10 +24,5 @@ class Picture:
         return f"<{type(self).__name__}: {self.caption}>"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        figure = self.figure()
-        width, height = (int(inches * 72) for inches in figure.get_size_inches())
-        picture = base64.b64encode(png(figure)).decode()
-        return (
-            {"image/png": picture, "text/plain": self.caption},
-            {"image/png": {"width": width, "height": height}},
-        )
+        picture, size = still(self.figure())
+        return {**picture, "text/plain": self.caption}, size

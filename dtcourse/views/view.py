@@ -44,6 +44,13 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def still(figure: Figure) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The figure as data and metadata of a notebook's display."""
+    width, height = (int(inches * 72) for inches in figure.get_size_inches())
+    picture = base64.b64encode(png(figure)).decode()
+    return {"image/png": picture}, {"image/png": {"width": width, "height": height}}
+
+
 def embed(data: dict[str, Any]) -> str:
     """JSON that may stand inside a script element."""
     return json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
@@ -71,10 +78,5 @@ class View(anywidget.AnyWidget):
         if bundle is None:
             return None
         data, metadata = bundle
-        figure = self.figure()
-        width, height = (int(inches * 72) for inches in figure.get_size_inches())
-        picture = base64.b64encode(png(figure)).decode()
-        return (
-            {**data, "image/png": picture, "text/plain": self.caption},
-            {**metadata, "image/png": {"width": width, "height": height}},
-        )
+        picture, size = still(self.figure())
+        return {**data, **picture, "text/plain": self.caption}, {**metadata, **size}
