@@ -11,9 +11,14 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its elements, dtype and shape are all there is to it: no sparse, quantized, nested or meta tensor."""
+    return tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested or tensor.is_meta)
+
+
 def to_bytes(tensor: torch.Tensor) -> bytes:
-    """The elements in row-major order."""
-    flat = tensor.detach().cpu().contiguous()
+    """The elements of a plain tensor in row-major order."""
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     flat = flat.as_strided((flat.numel(),), (1,))  # one element may call itself contiguous with any stride
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 

@@ -184,11 +184,14 @@ class Run:
         return path
 
     def save(self, path: str | Path) -> Path:
-        """Write the run as a zip of JSON, raw tensors and sources. Nothing in it can run code."""
+        """Write the run as a zip of JSON, raw tensors and sources. Nothing in it can run code.
+
+        What is neither plain data nor a plain tensor (a sparse or quantized one, say) is kept as its `repr`, a text.
+        """
         path, tensors = Path(path), {}
 
         def encode(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and raw.is_plain(value):
                 name = f"tensors/{len(tensors)}"
                 tensors[name] = raw.to_bytes(value)
                 return {"tensor": name, "dtype": raw.dtype_name(value.dtype), "shape": list(value.shape)}
@@ -226,7 +229,7 @@ class Run:
 
     @staticmethod
     def load(path: str | Path) -> Run:
-        """Read a saved run. What was neither a tensor nor plain data comes back as its `repr`."""
+        """Read a saved run. What was neither a plain tensor nor plain data comes back as its `repr`."""
         try:
             with zipfile.ZipFile(path) as archive:
                 if (size := sum(entry.file_size for entry in archive.infolist())) > MOST:

@@ -138,6 +138,29 @@ def test_traffic(run):
     assert all(matrix[r, (r + 1) % 4] == run.bytes_sent(r) for r in range(4))
 
 
+@pytest.mark.filterwarnings("ignore")  # torch calls some of these kinds new, and others old
+def test_tensors_of_every_kind_are_saved(tmp_path):
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    kinds = {
+        "conjugate": z.conj(),
+        "negative": z.conj().imag,
+        "sparse": torch.eye(2).to_sparse(),
+        "compressed": torch.eye(2).to_sparse_csr(),
+        "quantized": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+        "nested": torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
+        "meta": torch.ones(2, device="meta"),
+    }
+    loaded = Run.load(Run(1, results=[kinds]).save(tmp_path / "kinds.run")).results[0]
+    assert torch.equal(loaded.pop("conjugate"), z.conj()) and torch.equal(loaded.pop("negative"), z.conj().imag)
+    assert loaded == {name: repr(kinds[name]) for name in loaded}
+
+
+def test_a_watched_run_of_tensors_that_cannot_be_kept():
+    with Cluster(1) as cluster:
+        run = cluster.run(lambda sparse, x: dist.barrier(), torch.eye(2).to_sparse(), torch.ones(1), watch=True)
+    assert [e.arguments for e in run.events] == [(torch.ones(1),)] * 2
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "complex64", "int8"])
 @pytest.mark.parametrize("make", [lambda x: x[0, 0], lambda x: x[:1, 0], lambda x: x.t(), lambda x: x[:0], lambda x: x])
 def test_raw_bytes_and_back(dtype, make):

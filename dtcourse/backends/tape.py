@@ -161,8 +161,9 @@ class Writer:
         return at << _LENGTH_BITS | len(content)
 
     def tensors(self, tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> int:
-        """Keep tensors as they are now; a reference to them."""
-        return self.blob(raw.pack(tensors)) if tensors else 0
+        """Keep tensors as they are now, those that are plain; a reference to them."""
+        plain = [t for t in tensors if raw.is_plain(t)]
+        return self.blob(raw.pack(plain)) if plain else 0
 
 
 class Reader:
