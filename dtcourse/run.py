@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -19,7 +20,10 @@ from dtcourse.events import MARK, RECV, REGION, SEND, Event, Line
 from dtcourse.trace import trace_events
 
 FORMAT = 1
-MOST = 4 << 30  # bytes, unpacked, of a file that is read
+# A zip can hold a thousand times its own size, and a small file must not fill a laptop's memory. A record shrinks to
+# a twentieth or so. What would shrink to less than a hundredth, tensors of zeros say, is saved as it is.
+SHRINKS = 100  # times, at most, for a file that is read
+ALWAYS_READ = 64 << 20  # bytes, unpacked: every laptop has as much
 
 
 class Run:
@@ -219,12 +223,14 @@ class Run:
             "events": [encode_event(e) for e in self.events],
             "sources": list(self.sources),
         }
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("run.json", json.dumps(document))
-            for number, text in enumerate(self.sources.values()):
-                archive.writestr(f"sources/{number}", text)
-            for name, content in tensors.items():
-                archive.writestr(name, content)
+        texts = {f"sources/{number}": text for number, text in enumerate(self.sources.values())}
+        for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
+            with zipfile.ZipFile(path, "w", compression) as archive:
+                for name, content in ({"run.json": json.dumps(document)} | texts | tensors).items():
+                    archive.writestr(name, content)
+                size, most = _sizes(archive)
+            if size <= most:  # what is saved can be loaded
+                break
         return path
 
     @staticmethod
@@ -232,8 +238,9 @@ class Run:
         """Read a saved run. What was neither a plain tensor nor plain data comes back as its `repr`."""
         try:
             with zipfile.ZipFile(path) as archive:
-                if (size := sum(entry.file_size for entry in archive.infolist())) > MOST:
-                    raise ValueError(f"{size:,} bytes, unpacked, and {MOST:,} are the most that is read")
+                size, most = _sizes(archive)
+                if size > most:
+                    raise ValueError(f"{size:,} bytes, unpacked, and {most:,} are the most for a file of its size")
                 document = json.loads(archive.read("run.json"))
                 if document["format"] != FORMAT:
                     raise ValueError(f"format {document['format']}, and this dtcourse reads {FORMAT}")
@@ -256,6 +263,12 @@ def open_player(run: Any, step: int = 0) -> Any:
     from dtcourse.views.player import Player
 
     return Player(run, step=step)
+
+
+def _sizes(archive: zipfile.ZipFile) -> tuple[int, int]:
+    """Bytes that the archive says it holds, unpacked; and the most that is read of a file of its size."""
+    size = archive.fp.seek(0, os.SEEK_END)  # of the file itself: what a made-up archive says of its parts is anything
+    return sum(entry.file_size for entry in archive.infolist()), max(ALWAYS_READ, SHRINKS * size)
 
 
 def _decode_run(document: dict[str, Any], archive: zipfile.ZipFile) -> Run:

@@ -101,6 +101,21 @@ def test_a_file_that_somebody_made_up(run, tmp_path, change):
         Run.load(path)
 
 
+def test_a_small_file_that_would_fill_the_memory(run, tmp_path):
+    path = run.save(tmp_path / "bomb.run")
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("tensors/bomb", bytes(100 << 20))
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(ValueError, match=r"is not a saved run: 104,.* bytes, unpacked, and 67,108,864 are the most"):
+        Run.load(path)
+
+
+def test_a_run_that_shrinks_to_nothing_can_be_loaded_all_the_same(tmp_path):
+    zeros = torch.zeros(25 << 20)
+    loaded = Run.load(Run(1, results=[zeros]).save(tmp_path / "zeros.run"))
+    assert torch.equal(loaded.results[0], zeros)
+
+
 def test_the_chrome_trace(run, tmp_path):
     events = json.loads(run.chrome_trace(tmp_path / "trace.json").read_text())["traceEvents"]
     starts, ends = ([e for e in events if e["ph"] == phase] for phase in "sf")
