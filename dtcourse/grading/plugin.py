@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -41,20 +42,26 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._done: set[str] = set()
+        self._left: Counter[str] = Counter()  # test -> its cases that have not passed yet: one, or its parameters
         self._saved: dict[int, tuple[CheckFailed, str]] = {}  # a failure may be that of several tests
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._left.update(map(_name, session.items))
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, None]:
         report = (yield).get_result()
-        # a test counts once: when it was called, or when its setup did not let it be called
-        if item.name in self._done or (report.when != "call" and report.passed):
+        name = _name(item)
+        # a test counts once: when all its cases have passed, or when the first does not pass or cannot be called
+        if self._left[name] <= 0 or (report.when != "call" and report.passed):
             return
-        self._done.add(item.name)
+        self._left[name] = self._left[name] - 1 if report.passed else 0
+        if self._left[name] > 0:
+            return
         problem = call.excinfo.value if call.excinfo else None
         if isinstance(problem, CheckFailed) and isinstance(tested := item.funcargs.get("submission"), Submission):
             tested.settle(problem)
-        self._write(item.name, report, problem)
+        self._write(name, report, problem)
 
     def _write(self, test: str, report: pytest.TestReport, problem: BaseException | None) -> None:
         line: dict[str, Any] = {"test": test, "outcome": Outcome.PASSED if report.passed else Outcome.FAILED}
@@ -72,6 +79,11 @@ class Results:
             line["message"] = f"the test itself did not run to its end: {type(problem).__name__}: {problem}"
         with open(self._folder / RESULTS, "a", encoding="utf-8") as results:
             results.write(json.dumps(line) + "\n")
+
+
+def _name(item: pytest.Item) -> str:
+    """The name of the test's function: `item.name` has the parameters too."""
+    return getattr(item, "originalname", item.name)
 
 
 def _end_with_the_other_side(pipe: int) -> None:

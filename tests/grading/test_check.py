@@ -191,6 +191,34 @@ def test_only_what_ran_and_passed_counts(course, monkeypatch, extra, outcome, sa
     assert not report.passed and said in repr(report)
 
 
+PARAMETRIZED = """
+import os, pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_swap(submission, number):
+    if os.environ.get("EXTRA") == f"wrong {number}":
+        raise KeyError(number)
+    if os.environ.get("EXTRA") == f"exit {number}":
+        os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "outcome"),
+    [
+        ("", Outcome.PASSED),
+        ("wrong 0", Outcome.FAILED),
+        ("wrong 2", Outcome.FAILED),
+        ("exit 0", Outcome.MISSING),
+        ("exit 2", Outcome.MISSING),
+    ],
+)
+def test_a_test_with_parameters_passes_if_all_its_cases_pass(course, monkeypatch, extra, outcome):
+    (course / "tests" / "exercises" / "test_swap.py").write_text(PARAMETRIZED)
+    monkeypatch.setenv("EXTRA", extra)
+    assert outcomes(check("swap")) == [outcome]
+
+
 def test_time_limit(course, monkeypatch):
     monkeypatch.setenv("EXTRA", "hang")
     (course / "exercises" / "swap.py").write_text(WRONG)
