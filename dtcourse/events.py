@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 SEND, RECV, COLLECTIVE, REGION, MARK, RETURN = "send", "recv", "collective", "region", "mark", "return"
+CONTROL = "control"  # the region whose messages are control traffic
 HELD = "held"  # a rank of a stepped run stands still before `step`; `arguments` say how its tensors stand meanwhile
 ANY_RANK = -2
 NEW_GROUP = "new_group"  # the making of a process group: "new_group([0, 2])"
@@ -59,7 +60,7 @@ class Event:
     step: int = 0
     line: Line | None = None
     labels: dict[str, Any] = field(default_factory=dict)  # of the enclosing regions; of a mark: its values
-    control: bool = False  # barriers and object collectives: counted in no byte rule
+    control: bool = False  # a barrier, an object collective, or in region("control"): counted in no byte rule
     payload: torch.Tensor | None = None
     arguments: tuple[torch.Tensor, ...] = ()
 
@@ -94,7 +95,10 @@ def record_into(sink: Sink | None) -> None:
 
 
 def region(name: str, **labels: Any) -> AbstractContextManager[None]:
-    """A stretch of work for the timeline: `with region("forward", microbatch=2): ...`"""
+    """A stretch of work for the timeline: `with region("forward", microbatch=2): ...`
+
+    What is sent and received in `region("control")` is counted in no byte rule: headers, votes, and the like.
+    """
     return _NOTHING if _sink is None else _sink.region(name, labels)
 
 

@@ -26,6 +26,7 @@ KNOWS = {
     "origins": set(),
     "network": set(),
     "raw": set(),
+    "datasets": set(),
     "errors": {"events"},
     **dict.fromkeys(ALGORITHMS, ALGORITHMS | {"events.region", "events.mark"}),
     "trace": {"events"},

@@ -25,12 +25,13 @@ from dtcourse.backends.device_clock import DeviceClock, until
 from dtcourse.backends.ledger import Ledger, Posting
 from dtcourse.backends.tape import WIDTH, Column, Files, Kind, Reader, Writer
 from dtcourse.errors import MismatchError
+from dtcourse.events import CONTROL
 from dtcourse.raw import dtype_name
 
 now = time.perf_counter_ns
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_ROOMS = ("backends", "cluster", "grading")
+_ROOMS = ("backends", "cluster", "grading", "parameter_server")  # the last: the line that pushes says more
 _NOT_THE_READERS = (
     os.path.dirname(torch.__file__) + os.sep,
     *(os.path.join(_OURS, room) + os.sep for room in _ROOMS),
@@ -86,6 +87,7 @@ class Recording:
         self._readers_code: dict[CodeType, bool] = {}  # every run brings code of its own
         self._sequences: dict[tuple, int] = {}
         self._regions: list[dict[str, Any]] = []
+        self._control = 0  # how many regions called "control" are open
         self._labels = 0
 
     # -- operations ---------------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ class Recording:
             if row is None:
                 row = self._rows[alike] = self._operation(kind, op, group, peer, tensors, tag, agree_on, code, line)
             row = row.copy()
-            row[Column.CONTROL] |= control
+            row[Column.CONTROL] |= control or self._control > 0
             row[Column.BATCHED] = self.batched
             row[Column.STEP] = step
             row[Column.SEQUENCE] = self._next((kind, group.number, peer, tag) if kind != Kind.COLLECTIVE else group)
@@ -253,6 +255,7 @@ class Recording:
     def region(self, name: str, labels: dict[str, Any]) -> Iterator[None]:
         before = self._labels
         self._regions.append(labels)
+        self._control += name == CONTROL
         self._labels = self._joined_labels({})
         run, number = self.run, self.append(self._row(Kind.REGION, name, *self._line()[:2]))
         if self.clock:
@@ -265,6 +268,7 @@ class Recording:
                 if self.clock:
                     self.clock.stamp(number, Column.ENDED)
                 self._regions.pop()
+                self._control -= name == CONTROL
                 self._labels = before
 
     def mark(self, name: str, values: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ class Column:
     TENSOR = 10  # reference to JSON: [dtype, shape] of each tensor
     LINE = 11  # reference to JSON: file, line, function
     LABELS = 12  # reference to JSON
-    CONTROL = 13  # 1: a barrier, or part of an object collective
+    CONTROL = 13  # 1: a barrier, part of an object collective, or in region("control")
     ARGUMENTS = 14  # reference to packed tensors
     ASIDE = 15  # 1: waited for by another thread than the main one, or while another is at work
     BATCHED = 16  # 1: posted inside batch_isend_irecv
