@@ -292,7 +292,8 @@ class RecordedWork(dist._Work):
         recording = self._group.recording
         if self._run is not recording.run or not self._open:
             return self._inner.wait(timeout)
-        wait_from = self._wait_from or _begin_to_wait(recording, self._posting)
+        # with a limit it will go on by itself: nobody shall take it for stuck
+        wait_from = self._wait_from or (_begin_to_wait(recording, self._posting) if timeout == _FOREVER else now())
         done = self._wait(timeout)
         self._complete(wait_from)
         return done

@@ -63,7 +63,7 @@ class Recording:
         self.rank, self.device = rank, device
         self.strict = strict  # refuse what NCCL would refuse
         self.clock = DeviceClock(device) if device.type == "cuda" else None
-        self.batched = False  # inside batch_isend_irecv
+        self._thread = threading.local()
         self.tape = Writer(tapes[rank])
         self.ledger = Ledger([Reader(files) for files in tapes], me=rank)
         self.lock = threading.RLock()
@@ -89,6 +89,15 @@ class Recording:
         self._regions: list[dict[str, Any]] = []
         self._control = 0  # how many regions called "control" are open
         self._labels = 0
+
+    @property
+    def batched(self) -> bool:
+        """Whether this thread is inside batch_isend_irecv."""
+        return getattr(self._thread, "batched", False)
+
+    @batched.setter
+    def batched(self, value: bool) -> None:
+        self._thread.batched = value
 
     # -- operations ---------------------------------------------------------------------------------------------
 

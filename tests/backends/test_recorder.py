@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from dtcourse import Cluster, RankError, mark
+from dtcourse.backends.recording import Recording
+from dtcourse.backends.tape import Files, anonymous_file
 
 
 @pytest.fixture(scope="module", params=["gloo", "shared_memory"])
@@ -299,3 +301,13 @@ def test_threads_of_a_rank_write_into_one_record():
         run = cluster.run(function, watch=True)
     assert len({e.labels["value"] for e in run.marks("at", 0)}) == 600
     assert all(e.payload.numel() == e.tag + 1 for e in run.messages() + run.receives())
+
+
+def test_a_batch_is_that_of_one_thread():
+    tapes, seen = [Files.create()], []
+    recording = Recording(0, tapes, gate=anonymous_file(), strict=True, device=torch.device("cpu"))
+    recording.batched = True
+    thread = threading.Thread(target=lambda: seen.append(recording.batched))
+    thread.start()
+    thread.join()
+    assert seen == [False] and recording.batched

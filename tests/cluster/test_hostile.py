@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -322,6 +323,63 @@ def test_sends_whose_handles_nobody_keeps():
 
     with Cluster(8) as cluster:
         cluster.run(function)
+
+
+def test_a_group_is_destroyed_with_a_collective_pending(capfd):
+    def function():
+        group = dist.new_group([0, 1])
+        if dist.get_rank() == 0:
+            dist.all_reduce(torch.ones(1), group=group, async_op=True)  # and rank 1 never does
+            dist.destroy_process_group(group)
+        return "went on"
+
+    with Cluster(2, timeout=20) as cluster:
+        assert cluster.run(function).results == ["went on"] * 2
+    assert "rank 0: all_reduce of float32 (1,)" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("begin", [lambda x: dist.irecv(x, 1), lambda x: dist.all_reduce(x, async_op=True)])
+def test_a_wait_with_a_limit(cluster, begin):
+    def function():
+        rank, x = dist.get_rank(), torch.zeros(1)
+        group = dist.new_group([0, 1])  # of its own: a barrier comes after all collectives of its group
+        if rank == 0:
+            work = begin(x)
+            with pytest.raises(RuntimeError, match=r"was not complete after 0\.4 s"):
+                work.wait(timedelta(seconds=0.4))  # rank 1 waits meanwhile, and yet this is no deadlock
+            dist.barrier(group)
+            work.wait()
+        else:
+            dist.barrier(group)
+            x += 1
+            (dist.send(x, 0) if "irecv" in begin.__code__.co_names else dist.all_reduce(x))
+        return x.item()
+
+    assert cluster.run(function).results == [1, 1]
+
+
+def test_a_refused_send_does_not_spoil_another(cluster):
+    def function():
+        x = torch.zeros(1)
+        if dist.get_rank() == 1:
+            dist.barrier()
+            with pytest.raises(ValueError, match="does not fit"):
+                dist.recv(torch.zeros(2))  # from any: the recorder cannot compare the two before
+            dist.barrier()
+            for _ in range(3000):
+                dist.recv(x, tag=1)
+            return None
+        refused = dist.isend(x, 1)
+        dist.barrier()
+        dist.barrier()
+        works = [dist.isend(x, 1, tag=1) for _ in range(3000)]  # more than fit: slots are given back
+        for work in works:
+            work.wait()
+        with pytest.raises(ValueError, match="does not fit"):
+            refused.wait()
+
+    cluster.run(function)
+    cluster._crew.start()  # the receive was begun and never ended
 
 
 def test_a_part_that_is_too_long_is_refused(cluster):

@@ -199,9 +199,11 @@ class SharedMemoryGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         if not self._closed:
             self._closed = True
-            self._worker.stop()
-            self.windows.end()
-            self._block.close()
+            self._worker.stop(self._give_back)
+
+    def _give_back(self) -> None:
+        self.windows.end()
+        self._block.close()
 
     abort = shutdown
 

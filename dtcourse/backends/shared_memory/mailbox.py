@@ -62,10 +62,10 @@ class Mailbox:
             self._hand_over(message, found, message.sender)
         return message
 
-    def wait(self, message: Message) -> None:
-        """Until it is complete. Raises ValueError if the other side had another size."""
+    def wait(self, message: Message, timeout: float | None = None) -> None:
+        """Until it is complete. Raises ValueError if the other side had another size, and TimeoutError."""
         if message.slot is not None:
-            self._block.wait(lambda: self._settled(message), self._timeout)
+            self._block.wait(lambda: self._settled(message), self._timeout if timeout is None else timeout)
             self._take_out(message)
 
     def complete(self, message: Message) -> bool:
@@ -148,10 +148,14 @@ class Mailbox:
             raise ValueError(_sizes(message, size, None))
 
     def _sweep(self) -> None:
-        """Sends that are complete and whose handle nobody waits for give their slots back."""
+        """Sends that are complete and whose handle nobody waits for give their slots back.
+
+        One that was refused keeps its slot: its error is for whoever waits for it.
+        """
         if len(self._waiting) > self._sweep_at:
             for message in [m for m in self._waiting if not m.receives and self._settled(m)]:
-                self._take_out(message)
+                if self._word(message.owner, message.slot, _STATE) == _DONE:
+                    self._take_out(message)
             self._sweep_at = max(self._often, 2 * len(self._waiting))
 
     def _word(self, owner: int, slot: int, word: int) -> int:

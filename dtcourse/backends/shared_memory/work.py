@@ -15,6 +15,8 @@ from dtcourse.backends.shared_memory.mailbox import Mailbox, Message
 Tensors = list[torch.Tensor]
 
 WORKER = "shared_memory worker"  # the name of its thread
+NO_LIMIT = timedelta(0)  # what torch says for it
+_TOO_LATE = "the operation was not complete after {:g} s"
 
 
 class Done(dist._Work):
@@ -24,7 +26,7 @@ class Done(dist._Work):
         super().__init__()
         self._tensors = tensors
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         return True
 
     def is_completed(self) -> bool:
@@ -50,7 +52,13 @@ class Later(dist._Work):
         self._tensors = tensors
         self.future: torch.futures.Future = torch.futures.Future()
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
+        """Raises RuntimeError, as other backends do, if it is not complete in time."""
+        if timeout != NO_LIMIT:
+            done = threading.Event()
+            self.future.add_done_callback(lambda _: done.set())
+            if not done.wait(timeout.total_seconds()):
+                raise RuntimeError(_TOO_LATE.format(timeout.total_seconds()))
         self.future.wait()
         return True
 
@@ -75,9 +83,13 @@ class MessageWork(dist._Work):
         self._mailbox, self._message, self._tensor = mailbox, message, tensor
         self._open = True
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
+        """Raises RuntimeError, as other backends do, if it is not complete in time."""
         if self._open:
-            self._mailbox.wait(self._message)
+            try:
+                self._mailbox.wait(self._message, timeout.total_seconds() if timeout != NO_LIMIT else None)
+            except TimeoutError:
+                raise RuntimeError(_TOO_LATE.format(timeout.total_seconds())) from None
             self._open = False
             if self._message.receives and self._message.tensor.data_ptr() != self._tensor.data_ptr():
                 self._tensor.detach().copy_(self._message.tensor)
@@ -106,6 +118,7 @@ class Worker:
     def __init__(self) -> None:
         self._queue: queue.Queue = queue.Queue()
         self._thread: threading.Thread | None = None
+        self._at_end: Callable[[], None] = lambda: None
 
     @property
     def busy(self) -> bool:
@@ -131,9 +144,17 @@ class Worker:
             else:
                 self._queue.task_done()
                 later.future.set_result(later.result())
+        self._at_end()
 
-    def stop(self) -> None:
-        """End the thread, after what is left to do."""
-        if self._thread is not None:
-            self._queue.put(None)
+    def stop(self, at_end: Callable[[], None]) -> None:
+        """End the thread after what is left to do, and then call `at_end()`.
+
+        Waits for it unless something is left: a collective that others never join must not keep the main thread.
+        """
+        if self._thread is None:
+            at_end()
+            return
+        idle, self._at_end = not self.busy, at_end
+        self._queue.put(None)
+        if idle:
             self._thread.join()
