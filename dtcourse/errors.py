@@ -50,8 +50,11 @@ class MismatchError(RunError):
     """Two ranks disagree on what they do together: kind of operation, shape, dtype, root, or size of a message."""
 
 
-class RankDied(RunError):
-    """The process of a rank ended in the middle of a run. `rank` says which."""
+class RankDied(RunError, ConnectionError):
+    """The process of a rank ended in the middle of a run. `rank` says which.
+
+    In a run with `may_die`, the other ranks raise it on the line that needs the dead one, and may catch it there.
+    """
 
     def __init__(self, message: str, run: Run | None = None, rank: int = 0) -> None:
         super().__init__(message, run)

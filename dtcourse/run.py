@@ -36,6 +36,7 @@ class Run:
     seconds   from the start of the run to its end
     failure   one line that says how the run failed, or None
     waits     after a deadlock: (rank, what it waits in, the ranks it waits for), and the ranks that had `returned`
+    dead      the ranks that died, in the order in which they did
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Run:
         failure: str | None = None,
         waits: list[tuple[int, str, tuple[int, ...]]] | None = None,
         returned: list[int] | None = None,
+        dead: list[int] | None = None,
     ) -> None:
         self.world_size = world_size
         self.function = function
@@ -63,6 +65,7 @@ class Run:
         self.failure = failure
         self.waits = waits if waits is not None else []
         self.returned = returned if returned is not None else []
+        self.dead = dead if dead is not None else []
         self._events = events
 
     @cached_property
@@ -215,10 +218,8 @@ class Run:
 
         document = {
             "format": FORMAT,
-            **{
-                k: getattr(self, k)
-                for k in ("world_size", "function", "outputs", "seconds", "backend", "failure", "waits", "returned")
-            },
+            **{k: getattr(self, k) for k in ("world_size", "function", "outputs", "seconds", "backend", "failure")},
+            **{k: getattr(self, k) for k in ("waits", "returned", "dead")},
             "results": encode(list(self.results)),
             "events": [encode_event(e) for e in self.events],
             "sources": list(self.sources),
@@ -303,5 +304,6 @@ def _decode_run(document: dict[str, Any], archive: zipfile.ZipFile) -> Run:
         events=[decode_event(e) for e in document["events"]],
         sources={name: archive.read(f"sources/{i}").decode() for i, name in enumerate(document["sources"])},
         waits=[(rank, what, tuple(needs)) for rank, what, needs in document["waits"]],
+        dead=document.get("dead", []),  # younger than the format
         **{k: document[k] for k in ("function", "outputs", "seconds", "backend", "failure", "returned")},
     )

@@ -26,6 +26,7 @@ from dtcourse.backends.ledger import Posting
 from dtcourse.backends.recording import Group, Recording, now
 from dtcourse.backends.shared_memory import WORKER
 from dtcourse.backends.tape import Column, Kind
+from dtcourse.errors import RankDied
 from dtcourse.events import ANY_RANK, NEW_GROUP
 
 Tensors = list[torch.Tensor]
@@ -156,7 +157,11 @@ class Recorder(dist.ProcessGroup):
             return work(self, enter(), posting, tensors).follow()
         # torch waits for it at once; a backend may do all the work, and the waiting, as it enters
         wait_from = _begin_to_wait(recording, posting)
-        return work(self, enter(), posting, tensors, wait_from)
+        try:
+            return work(self, enter(), posting, tensors, wait_from)
+        except RankDied as death:
+            recording.lost(posting, wait_from, death.rank)
+            raise
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
         tensors, opts = _listed(tensors), opts or dist.AllreduceOptions()
@@ -280,12 +285,13 @@ class RecordedWork(dist._Work):
     def follow(self) -> RecordedWork:
         """Note the completion also if nobody waits (DistributedDataParallel never does)."""
         self._group.recording.following.add(self)
-        self._inner.get_future().add_done_callback(lambda _: self._complete(wait_from=0))
+        self._inner.get_future().add_done_callback(lambda _: self.settle())
         return self
 
     def settle(self) -> None:
         """Note the completion now, if it happened and its callback is still on the way."""
-        if self._inner.get_future().done():
+        future = self._inner.get_future()
+        if future.done() and not _failed(future):
             self._complete(wait_from=0)
 
     def wait(self, timeout: timedelta = _FOREVER) -> bool:
@@ -294,12 +300,24 @@ class RecordedWork(dist._Work):
             return self._inner.wait(timeout)
         # with a limit it will go on by itself: nobody shall take it for stuck
         wait_from = self._wait_from or (_begin_to_wait(recording, self._posting) if timeout == _FOREVER else now())
-        done = self._wait(timeout)
+        try:
+            done = self._wait(timeout)
+        except RankDied as death:
+            self._lose(wait_from, death)
+            raise
         self._complete(wait_from)
         return done
 
     def _wait(self, timeout: timedelta) -> bool:
         return self._inner.wait(timeout)
+
+    def _lose(self, wait_from: int, death: RankDied) -> None:
+        recording = self._group.recording
+        with recording.lock:
+            if self._run is recording.run and self._open:
+                self._open = False
+                recording.following.discard(self)
+                recording.lost(self._posting, wait_from, death.rank)
 
     def _complete(self, wait_from: int, ended: torch.cuda.Event | None = None) -> None:
         recording, posting = self._group.recording, self._posting
@@ -320,8 +338,12 @@ class RecordedWork(dist._Work):
             recording.ended(posting, wait_from, self._tensors, ended)
 
     def is_completed(self) -> bool:
-        if not self._inner.is_completed():
-            return False
+        try:
+            if not self._inner.is_completed():
+                return False
+        except RankDied as death:
+            self._lose(0, death)
+            raise
         self._complete(wait_from=0)  # whoever asks until it is so need not wait
         return True
 
@@ -376,6 +398,14 @@ class StreamWork(RecordedWork):
             wait_from = _begin_to_wait(recording, self._posting)
             until(self._arrival)
             self._complete(wait_from, self._arrival)
+
+
+def _failed(future: torch.futures.Future) -> bool:
+    try:
+        future.value()
+    except Exception:
+        return True
+    return False
 
 
 def _begin_to_wait(recording: Recording, posting: Posting) -> int:

@@ -25,7 +25,7 @@ from dtcourse.backends.device_clock import DeviceClock, until
 from dtcourse.backends.ledger import Ledger, Posting
 from dtcourse.backends.tape import WIDTH, Column, Files, Kind, Reader, Writer
 from dtcourse.errors import MismatchError
-from dtcourse.events import CONTROL
+from dtcourse.events import ANY_RANK, CONTROL
 from dtcourse.raw import dtype_name
 
 now = time.perf_counter_ns
@@ -188,6 +188,17 @@ class Recording:
         if self.clock and on_device(received):
             self.clock.stamp(posting.number, Column.ENDED, ended)
         self.pending -= 1
+
+    def lost(self, posting: Posting, wait_from: int, dead: int) -> None:
+        """The operation can never complete, because the rank `dead` has died. Called once for each."""
+        with self.lock:
+            if posting.kind != Kind.COLLECTIVE and posting.peer == ANY_RANK:
+                self.tape.fill(posting.number, Column.PEER, dead)
+                self.ledger.heard(posting, dead)
+            if wait_from:
+                self.tape.fill(posting.number, Column.WAIT_FROM, wait_from)
+                self.tape.fill(posting.number, Column.WAIT_TO, now())
+            self.pending -= 1
 
     def _next(self, key: tuple) -> int:
         number = self._sequences.get(key, 0)

@@ -8,7 +8,7 @@ import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any
 
@@ -68,16 +68,39 @@ class Cluster:
 
     # -- running ------------------------------------------------------------------------------------------------
 
-    def run(self, function: Callable[..., Any], *args: Any, watch: bool = False, **kwargs: Any) -> Run:
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        watch: bool = False,
+        may_die: Collection[int] = (),
+        **kwargs: Any,
+    ) -> Run:
         """Run `function(*args, **kwargs)` on every rank, and wait for all.
 
         `per_rank([...])` among the arguments gives each rank its own. `watch=True` keeps what every message held and
         how the tensor arguments stood at each call: for `run.player()`.
 
+        The death of a rank in `may_die` does not end the run (on shared memory). In the other ranks, what needs the
+        dead one raises RankDied, a ConnectionError whose `rank` says who died: a message or a collective each time,
+        a receive from any rank once for each death. Whoever catches it goes on; `run.dead` lists who died.
+
         Raises RankError, Deadlock, MismatchError, RankDied, RunTimeout or RunStopped; each carries the record as
         `error.run`, and the cluster is ready again. Raises TypeError if the function or an argument cannot be sent.
         """
-        return self._run(function, args, kwargs, Order.WATCH if watch else 0)
+        self._check_may_die(may_die)
+        return self._run(function, args, kwargs, Order.WATCH if watch else 0, frozenset(may_die))
+
+    def _check_may_die(self, may_die: Collection[int]) -> None:
+        ranks = range(self.world_size)
+        if unknown := [rank for rank in may_die if rank not in ranks]:
+            raise ValueError(f"may_die lists ranks from 0 to {self.world_size - 1}, and {unknown[0]!r} is none")
+        if set(may_die).issuperset(ranks):
+            raise ValueError("may_die lists all ranks: leave out one that sees the run to its end")
+        if may_die and self.backend != "shared_memory":
+            raise ValueError(
+                f"may_die needs the backend shared_memory: on {self.backend} the death of a rank ends the run"
+            )
 
     def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Live:
         """Start a watched run whose ranks stand still before each step; returns at once.
@@ -98,11 +121,18 @@ class Cluster:
         live.start(self._busy)
         return live
 
-    def _run(self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any], order: int) -> Run:
+    def _run(
+        self,
+        function: Callable[..., Any],
+        args: tuple,
+        kwargs: dict[str, Any],
+        order: int,
+        may_die: Collection[int] = (),
+    ) -> Run:
         requests = self._shipper.pack(function, args, kwargs, self.world_size)
         self._claim()
         try:
-            supervisor = self._send(requests, order)
+            supervisor = self._send(requests, order, may_die)
             run, error = self._settle(function, supervisor, supervisor.supervise())
         except BaseException:  # the stop button again, and between two things: nobody knows what the ranks are at
             self._give_up()
@@ -140,13 +170,13 @@ class Cluster:
             self._busy.release()
             raise
 
-    def _send(self, requests: list[bytes], order: int) -> Supervisor:
+    def _send(self, requests: list[bytes], order: int, may_die: Collection[int] = ()) -> Supervisor:
         crew = self._crew
         with in_one_piece():  # a tape without a length would be the end of this process: whoever reads it crashes
             for files, reader in zip(crew.tapes, crew.readers, strict=True):
                 if not reader.empty():
                     files.erase()
-        supervisor = Supervisor(crew, self.timeout)
+        supervisor = Supervisor(crew, self.timeout, may_die)
         for member, request in zip(crew.members, requests, strict=True):
             with contextlib.suppress(ConnectionError):  # the rank is dead, as the supervisor will see
                 member.requests.send_bytes(bytes([order]) + request)
@@ -198,6 +228,7 @@ class Cluster:
             failure=f"{type(error).__name__}: {str(error).splitlines()[0]}" if error else None,
             waits=getattr(error, "waits", None),
             returned=sorted(getattr(error, "returned", ())),
+            dead=outcome.dead,
         )
 
     def _error(self, supervisor: Supervisor, outcome: Outcome) -> BaseException | None:
@@ -209,7 +240,7 @@ class Cluster:
             at = [f"rank {r}: {explain.stopped_at(f)}" for r, f in sorted(failures.items())]
             return RunStopped("\n  ".join(["the run was stopped", *at]))
         if outcome.ending is Ending.DIED:
-            rank = outcome.dead[0]
+            rank = next(r for r in outcome.dead if r not in supervisor.may_die)
             return RankDied(explain.death(rank, self._crew.end().get(rank)), rank=rank)
         if outcome.ending is Ending.DEADLOCK:
             return self._deadlock(supervisor, outcome)
@@ -217,6 +248,9 @@ class Cluster:
             return RunTimeout(explain.timeout(self.timeout, supervisor.running, supervisor.watch))
         if outcome.ending is Ending.FAILED:
             first = next(iter(failures.values()))
+            if first.died is not None:
+                how = explain.death(first.died, self._crew.end().get(first.died))
+                return RankDied(explain.needed(how, failures), rank=first.died)
             rank, *also = sorted(r for r, f in failures.items() if (f.kind, f.message) == (first.kind, first.message))
             return RankError(explain.failure(rank, failures[rank], also, sorted(supervisor.running)), rank=rank)
         return None
@@ -225,7 +259,7 @@ class Cluster:
         returned, readers = set(outcome.answers), self._crew.readers
         computing = set(supervisor.running) - set(outcome.stuck)
         waits = [(r, explain.short(w, readers[r]), w.needs) for r, w in sorted(outcome.stuck.items())]
-        text = explain.deadlock(outcome.stuck, returned, computing, readers)
+        text = explain.deadlock(outcome.stuck, returned, computing, outcome.dead, readers)
         return Deadlock(text, waits=waits, returned=frozenset(returned))
 
     def _restore(self, supervisor: Supervisor, outcome: Outcome) -> None:

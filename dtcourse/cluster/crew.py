@@ -14,6 +14,7 @@ import weakref
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
+from dtcourse.backends import deaths
 from dtcourse.backends.tape import Files, Reader, anonymous_file
 from dtcourse.cluster.devices import Placement
 from dtcourse.cluster.forkserver import ForkServer
@@ -58,6 +59,7 @@ class Crew:
         self.end()
         if not self._server.alive():
             self._server = self._guarding_server()
+        deaths.clear(self.gate)
         self._starts += 1
         self._make_meeting_place()
         try:

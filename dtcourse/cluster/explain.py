@@ -38,7 +38,9 @@ def ranks_text(ranks: list[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
-def deadlock(stuck: dict[int, Wait], returned: set[int], running: set[int], readers: list[Reader]) -> str:
+def deadlock(
+    stuck: dict[int, Wait], returned: set[int], running: set[int], dead: list[int], readers: list[Reader]
+) -> str:
     """The text of a `Deadlock`."""
     needed = {rank for wait in stuck.values() for rank in wait.needs}
     gone = sorted(needed & returned)
@@ -53,6 +55,8 @@ def deadlock(stuck: dict[int, Wait], returned: set[int], running: set[int], read
     lines.append("  " + _chain(stuck, returned))
     if running:
         lines.append(f"  ({ranks_text(list(running))} still computed, but nobody above waits for that alone.)")
+    if dead:
+        lines.append(f"  ({ranks_text(dead)} {'has' if len(dead) == 1 else 'have'} died, and nobody waits for that.)")
     lines.append(_hint(stuck, bool(gone)))
     lines.append("As a picture: cluster.last_run.wait_graph(); over time: cluster.last_run.timeline()")
     return "\n".join(lines)
@@ -180,6 +184,12 @@ def death(rank: int, status: int | None) -> str:
         return f"the process of rank {rank} was ended by {name}. {hint}".rstrip()
     code = os.WEXITSTATUS(status)
     return f"the process of rank {rank} exited with code {code}: did the function call os._exit()?"
+
+
+def needed(how: str, failures: dict[int, Failure]) -> str:
+    """The text of a `RankDied` that other ranks raised and nobody caught: `how` it died, and who needed it where."""
+    at = [f"  rank {r} needed it at {stopped_at(f)}" for r, f in sorted(failures.items()) if f.died is not None]
+    return "\n".join([how, *at, "Catch the ConnectionError there to go on without it: its `rank` says who died."])
 
 
 def stopped_at(failure: Failure) -> str:

@@ -27,10 +27,12 @@ import torch.distributed as dist
 
 from dtcourse import events
 from dtcourse.backends import shared_memory
+from dtcourse.backends.deaths import Deaths
 from dtcourse.backends.recorder import record_all_groups
 from dtcourse.backends.recording import RanksDisagree, Recording
 from dtcourse.backends.tape import Files
 from dtcourse.cluster.home import at_home, pack, sound, unpack
+from dtcourse.errors import RankDied
 
 _LONG = timedelta(days=30)  # the cluster decides how long a run may take, and a rank held at a step is not late
 
@@ -54,6 +56,7 @@ class Failure:
     frames: list[tuple[str, int, str]]  # file, line, function; the innermost last
     text: str  # as Python prints it
     disagree: tuple[tuple[int, int], tuple[int, int]] | None = None
+    died: int | None = None  # the rank that the function would have needed
 
 
 class Answer(NamedTuple):
@@ -90,7 +93,7 @@ def serve(
         _open_gpu(home)
     recording = Recording(rank, tapes, gate, strict, home)
     record_all_groups(recording)
-    shared_memory.register()
+    shared_memory.register(Deaths(rank, gate))
     os.environ["DTCOURSE_FOLDER"] = meeting_place  # where groups may put files
     store = dist.FileStore(os.path.join(meeting_place, "store"), world_size)
     requests, answers = Connection(requests_fd, writable=False), Connection(answers_fd, readable=False)
@@ -236,6 +239,7 @@ def _failure(problem: BaseException) -> Failure:
         frames=[(f.filename, f.lineno or 0, f.name) for f in frames],
         text="".join(traceback.format_exception(type(problem), problem, _without_ours(problem.__traceback__))),
         disagree=(problem.first, problem.second) if isinstance(problem, RanksDisagree) else None,
+        died=problem.rank if isinstance(problem, RankDied) else None,
     )
 
 

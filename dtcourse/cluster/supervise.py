@@ -6,10 +6,11 @@ import contextlib
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from dtcourse.backends import deaths
 from dtcourse.cluster.crew import Crew, Member
 from dtcourse.cluster.output import Output
 from dtcourse.cluster.progress import Progress
@@ -45,11 +46,11 @@ class Outcome:
 
 
 class Supervisor:
-    """For one run. `running` are the ranks that have not answered."""
+    """For one run. `running` are the ranks that have not answered; the death of one in `may_die` does not end it."""
 
-    def __init__(self, crew: Crew, timeout: float | None) -> None:
-        self._crew, self._timeout = crew, timeout
-        self.watch = Watch(crew.readers)
+    def __init__(self, crew: Crew, timeout: float | None, may_die: Collection[int] = ()) -> None:
+        self._crew, self._timeout, self.may_die = crew, timeout, may_die
+        self.watch = Watch(crew.readers, crew.gate)
         self.running: dict[int, Member] = {m.rank: m for m in crew.members}
         self.outcome = Outcome()
         self._output = Output(crew.world_size)
@@ -118,7 +119,11 @@ class Supervisor:
         self.running.pop(member.rank, None)
         self._crew.selector.unregister(member.answers)
         self.outcome.dead.append(member.rank)
-        self._end(Ending.DIED)
+        if member.rank in self.may_die:
+            self.watch.dead.add(member.rank)
+            deaths.publish(self._crew.gate, member.rank, member.pid)
+        else:
+            self._end(Ending.DIED)
 
     def _look(self, now: float, start: float) -> None:
         self.watch.look()

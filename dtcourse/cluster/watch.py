@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from dtcourse.backends import deaths
 from dtcourse.backends.ledger import Ledger, Posting
 from dtcourse.backends.tape import Column, Kind, Reader
+from dtcourse.events import ANY_RANK
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,10 @@ class Wait:
 class Watch:
     """Follows one run."""
 
-    def __init__(self, readers: list[Reader]) -> None:
+    def __init__(self, readers: list[Reader], gate: int) -> None:
         self.readers = readers
+        self.dead: set[int] = set()  # ranks without which the others go on
+        self._gate = gate
         self.ledger = Ledger(readers)
         self._pending: list[dict[int, Posting]] = [{} for _ in readers]
         self._seen: tuple = ()
@@ -48,13 +52,25 @@ class Watch:
         """The ranks that wait in an operation that is not matched yet (as of the last look)."""
         found = {}
         for rank, pending in enumerate(self._pending):
-            for posting in pending.values():
+            for posting in pending.values() if rank not in self.dead else ():
                 row = posting.row
                 if posting.kind <= Kind.COLLECTIVE and row[Column.WAIT_FROM] and not row[Column.WAIT_TO]:
-                    needs = self.ledger.needs(posting, self.members(posting))
+                    needs = self._needs(posting)
                     if needs and not row[Column.ASIDE]:
                         found[rank] = Wait(posting, needs)
         return found
+
+    def _needs(self, posting: Posting) -> tuple[int, ...]:
+        """As the ledger says, of the living. Empty, too, if the rank is about to raise that another has died."""
+        members = self.members(posting)
+        dead = self.dead.intersection(members)
+        if dead and posting.kind != Kind.COLLECTIVE and posting.peer == ANY_RANK:
+            if dead - deaths.acknowledged(self._gate, posting.rank):
+                return ()
+            members = tuple(rank for rank in members if rank not in dead)
+        elif dead and (posting.kind == Kind.COLLECTIVE or posting.peer in dead):
+            return ()
+        return self.ledger.needs(posting, members)
 
     def held(self) -> dict[int, int]:
         """The ranks that stand still before a step, and the step."""

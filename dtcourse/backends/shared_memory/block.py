@@ -26,7 +26,7 @@ from torch.distributed import Store
 from dtcourse.backends.fence import fence
 
 HEAD = 8  # words at the start of each rank's part
-BELL, SLEEPS, PUBLISHED, REDUCED, FINISHED, BUFFERS = range(6)
+BELL, SLEEPS, PUBLISHED, REDUCED, FINISHED, BUFFERS, GAVE_UP = range(7)
 ANYBODY = -1  # SLEEPS: 0 for a rank that is awake, 1 + r for one that waits for rank r
 MAX_BUFFERS = 1024
 BOARD = HEAD + 2 * MAX_BUFFERS  # words: the head, then address and bytes of each published buffer

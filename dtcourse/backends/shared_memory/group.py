@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dtcourse.backends.deaths import Dead, Deaths
 from dtcourse.backends.shared_memory.block import Block
 from dtcourse.backends.shared_memory.mailbox import ANY, Mailbox
 from dtcourse.backends.shared_memory.meetings import Meetings, Reduce
@@ -37,12 +38,13 @@ _REDUCTIONS: dict[str, Reduce] = {
 class SharedMemoryGroup(dist.ProcessGroup):
     """A process group over the memory of this machine."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, deaths: Deaths) -> None:
         super().__init__(rank, size)
         self._block = Block(store, rank, size)
-        self.windows = _windows(store, self._block)
-        self._meetings = Meetings(self._block, self.windows, timeout.total_seconds())
-        self._mailbox = Mailbox(self._block, self.windows, timeout.total_seconds())
+        self.windows, pids = _windows(store, self._block)
+        dead = Dead(deaths, pids)
+        self._meetings = Meetings(self._block, self.windows, dead, timeout.total_seconds())
+        self._mailbox = Mailbox(self._block, self.windows, dead, timeout.total_seconds())
         self._worker = Worker()
         self._closed = False
 
@@ -208,8 +210,8 @@ class SharedMemoryGroup(dist.ProcessGroup):
     abort = shutdown
 
 
-def _windows(store: dist.Store, block: Block) -> Windows:
-    """Direct if every rank may read every other; otherwise staged. All decide the same."""
+def _windows(store: dist.Store, block: Block) -> tuple[Windows, list[int]]:
+    """Direct if every rank may read every other, otherwise staged: all decide the same. And the ranks' processes."""
     Direct.allow()
     sample = space(torch.empty(1, device="cuda" if torch.cuda.is_initialized() else "cpu"))
     store.set(f"pid {block.rank}", f"{os.getpid()} {sample.data_ptr()}")
@@ -218,10 +220,10 @@ def _windows(store: dist.Store, block: Block) -> Windows:
     mine = Direct.possible(pids, [int(address) for _, address in known])
     store.set(f"direct {block.rank}", str(int(mine)))
     if all(int(store.get(f"direct {rank}")) for rank in range(block.size)):
-        return Direct(pids)
+        return Direct(pids), pids
     if block.rank == 0:
         store.set("folder", tempfile.mkdtemp(prefix="dtcourse-", dir=os.environ.get("DTCOURSE_FOLDER")))
-    return Staged(store.get("folder").decode(), block.rank)
+    return Staged(store.get("folder").decode(), block.rank), pids
 
 
 def _after_this_stream(work: Callable[[], None]) -> Callable[[], None]:
@@ -249,6 +251,10 @@ def _reduction(opts: Any, tensors: Tensors) -> Reduce:
     return _REDUCTIONS[name]
 
 
-def register() -> None:
+def register(deaths: Deaths) -> None:
     """Let `init_process_group` know the backend by its name."""
-    dist.Backend.register_backend(NAME, SharedMemoryGroup, devices=["cpu", "cuda"])
+
+    def make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroup:
+        return SharedMemoryGroup(store, rank, size, timeout, deaths)
+
+    dist.Backend.register_backend(NAME, make, devices=["cpu", "cuda"])

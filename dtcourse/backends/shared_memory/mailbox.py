@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from dtcourse.backends.deaths import Dead, died
 from dtcourse.backends.fence import fence
 from dtcourse.backends.shared_memory.block import BOARD, PART, SLOT, SLOTS, Block
 from dtcourse.backends.shared_memory.windows import Windows
@@ -21,6 +22,11 @@ _SENDS, _RECEIVES = 1, 2
 _STATE, _KIND, _OTHER, _TAG, _ADDRESS, _BYTES, _ORDER = range(7)  # words of a slot; _OTHER: the sender, or ANY
 _TOP, _NEXT = 0, 1  # words at the start of a mailbox: slots in use lie below _TOP; order of coming
 _FIRST_SLOT = 8
+_NEEDS = {
+    (False, False): "this send needs it",
+    (False, True): "this receive needs it",
+    (True, True): "this receive, which is from any rank, tells it once",
+}
 
 
 @dataclass(eq=False)
@@ -33,13 +39,14 @@ class Message:
     receives: bool
     slot: int | None = None  # where this side waits; None: complete from the start
     address: int = 0
+    lost: int | None = None  # the global rank whose death this message met
 
 
 class Mailbox:
     """The mailboxes of a group, used by one of its ranks."""
 
-    def __init__(self, block: Block, windows: Windows, timeout: float) -> None:
-        self._block, self._windows, self._timeout = block, windows, timeout
+    def __init__(self, block: Block, windows: Windows, dead: Dead, timeout: float) -> None:
+        self._block, self._windows, self._dead, self._timeout = block, windows, dead, timeout
         self.rank = block.rank
         self._sweep_at = self._often = max(8, SLOTS // (4 * block.size))  # so that all of a group fit in one mailbox
         self._waiting: set[Message] = set()  # keeps tensors alive whose handle the reader threw away
@@ -47,6 +54,8 @@ class Mailbox:
     def send(self, tensor: torch.Tensor, receiver: int, tag: int) -> Message:
         self._sweep()
         message = Message(receiver, self.rank, tensor, receives=False)
+        if self._dead and self._lost(message, receiver):
+            return message
         found = self._meet(message, _SENDS, self.rank, tag)
         if found is not None:
             self._hand_over(message, found, receiver)
@@ -56,20 +65,29 @@ class Mailbox:
         """`sender` may be ANY."""
         self._sweep()
         message = Message(self.rank, sender, tensor, receives=True)
+        if self._dead and self._lost(message, sender):
+            return message
         found = self._meet(message, _RECEIVES, sender, tag)
         if found is not None:
             message.sender = self._word(self.rank, found, _OTHER)
             self._hand_over(message, found, message.sender)
+            if sender == ANY and message.lost is not None:
+                self._dead.hear(message.lost)
         return message
 
     def wait(self, message: Message, timeout: float | None = None) -> None:
-        """Until it is complete. Raises ValueError if the other side had another size, and TimeoutError."""
+        """Until it is complete. Raises ValueError if the other side had another size, RankDied if it is dead, and
+        TimeoutError."""
         if message.slot is not None:
-            self._block.wait(lambda: self._settled(message), self._timeout if timeout is None else timeout)
+            self._block.wait(lambda: self._over(message), self._timeout if timeout is None else timeout)
+        if message.slot is not None:
             self._take_out(message)
+        if message.lost is not None:
+            raise died(message.lost, _NEEDS[message.sender == ANY, message.receives])
 
     def complete(self, message: Message) -> bool:
-        return message.slot is None or self._settled(message)
+        """Whether `wait` returns, or raises, at once."""
+        return message.slot is None or self._over(message)
 
     # -- meeting ------------------------------------------------------------------------------------------------
 
@@ -80,17 +98,21 @@ class Mailbox:
             if found is None:
                 self._put_in(message, kind, sender, tag)
             else:
+                if not message.receives:
+                    self._write(message.owner, found, _OTHER, self.rank)
                 self._write(message.owner, found, _STATE, _MATCHED)
             return found
 
     def _oldest(self, owner: int, kind: int, sender: int, tag: int) -> int | None:
         words, start = self._block.words, owner * PART + BOARD + _FIRST_SLOT
         best, order = None, 0
+        dead = self._dead.members()
         for slot in range(words[owner * PART + BOARD + _TOP]):
             at = start + slot * SLOT
             if words[at] == _WAITS and words[at + _KIND] == kind and words[at + _TAG] == tag:
                 other = words[at + _OTHER]
-                if (ANY in (other, sender) or other == sender) and (best is None or words[at + _ORDER] < order):
+                fits = other not in dead and (ANY in (other, sender) or other == sender)
+                if fits and (best is None or words[at + _ORDER] < order):
                     best, order = slot, words[at + _ORDER]
         return best
 
@@ -120,9 +142,12 @@ class Mailbox:
         fits = mine == theirs
         if fits and mine:
             address = self._word(message.owner, found, _ADDRESS)
-            (self._windows.read if message.receives else self._windows.write)(other, address, message.tensor)
-        if not message.receives:
-            self._write(message.owner, found, _OTHER, self.rank)
+            try:
+                (self._windows.read if message.receives else self._windows.write)(other, address, message.tensor)
+            except ConnectionError as problem:
+                message.lost = self._dead.confirm(other, problem)
+                self._write(message.owner, found, _STATE, _FREE)
+                return
         self._write(message.owner, found, _STATE, _DONE if fits else _REFUSED)
         self._block.ring(other)
         if not fits:
@@ -139,13 +164,45 @@ class Mailbox:
         state, size = self._word(message.owner, message.slot, _STATE), self._word(message.owner, message.slot, _BYTES)
         if message.receives:
             message.sender = self._word(message.owner, message.slot, _OTHER)
+        self._give_back(message, written=message.receives)
+        if state == _REFUSED:
+            raise ValueError(_sizes(message, size, None))
+
+    def _give_back(self, message: Message, written: bool) -> None:
+        """Free its slot."""
         if message.tensor.numel():
-            self._windows.close(message.address, message.tensor, written=message.receives)
+            self._windows.close(message.address, message.tensor, written=written)
         self._write(message.owner, message.slot, _STATE, _FREE)
         self._waiting.discard(message)
         message.slot = None
-        if state == _REFUSED:
-            raise ValueError(_sizes(message, size, None))
+
+    # -- deaths -------------------------------------------------------------------------------------------------
+
+    def _over(self, message: Message) -> bool:
+        """Whether it is settled or lost; if it is lost, nothing of it waits any more."""
+        anybody_dead = bool(self._dead)  # asked first: what a rank did before it died counts
+        return self._settled(message) or (anybody_dead and self._withdraw(message))
+
+    def _withdraw(self, message: Message) -> bool:
+        """Take back a message that is lost. False if it is not: it goes on waiting, or somebody alive is at it."""
+        with self._block.mailbox(message.owner):
+            state = self._word(message.owner, message.slot, _STATE)
+            other = message.sender if message.receives else message.owner
+            if other == ANY and state == _MATCHED:  # the one that died may have begun to fill it
+                other = self._word(message.owner, message.slot, _OTHER)
+            if state not in (_WAITS, _MATCHED) or not self._lost(message, other):
+                return False
+            self._give_back(message, written=False)
+            return True
+
+    def _lost(self, message: Message, other: int) -> bool:
+        """Whether the death of `other` ends it; or for ANY, one that no receive from any has raised yet."""
+        message.lost = self._dead.unheard(self.rank) if other == ANY else self._dead.members().get(other)
+        if message.sender == ANY and message.lost is not None:
+            self._dead.hear(message.lost)
+        elif message.sender == ANY:
+            self._dead.acknowledge()
+        return message.lost is not None
 
     def _sweep(self) -> None:
         """Sends that are complete and whose handle nobody waits for give their slots back.

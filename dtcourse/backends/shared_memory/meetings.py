@@ -7,6 +7,8 @@ reads, and with N ranks every rank reads from every other, so that no memory is 
 All-reduce: rank j adds up chunk j of all tensors, piece by piece so that the sum stays in the cache, and then reads
 the other sums. That is reduce-scatter and all-gather like the ring, (N-1)/N S bytes each, in 2 waits instead of
 2 (N-1).
+
+A meeting with a dead rank cannot end: each of the others gives it up, says so, and stays until nobody reads from it.
 """
 
 from __future__ import annotations
@@ -16,8 +18,20 @@ from contextlib import contextmanager
 
 import torch
 
-from dtcourse.backends.shared_memory.block import BUFFERS, FINISHED, HEAD, MAX_BUFFERS, PUBLISHED, REDUCED, Block
+from dtcourse.backends.deaths import Dead, died
+from dtcourse.backends.fence import fence
+from dtcourse.backends.shared_memory.block import (
+    BUFFERS,
+    FINISHED,
+    GAVE_UP,
+    HEAD,
+    MAX_BUFFERS,
+    PUBLISHED,
+    REDUCED,
+    Block,
+)
 from dtcourse.backends.shared_memory.windows import Windows
+from dtcourse.errors import RankDied
 
 Reduce = Callable[[torch.Tensor, torch.Tensor], object]  # in place, into the first
 
@@ -28,8 +42,8 @@ SMALL = 64 * 1024  # bytes up to which everybody simply reads everything
 class Meetings:
     """The collectives of one rank. All tensors are contiguous; lists are in the order of the group's ranks."""
 
-    def __init__(self, block: Block, windows: Windows, timeout: float) -> None:
-        self._block, self._windows, self._timeout = block, windows, timeout
+    def __init__(self, block: Block, windows: Windows, dead: Dead, timeout: float) -> None:
+        self._block, self._windows, self._dead, self._timeout = block, windows, dead, timeout
         self.rank, self.size = block.rank, block.size
         self._number = 0
         self._others = [(self.rank + i) % self.size for i in range(1, self.size)]
@@ -133,10 +147,19 @@ class Meetings:
             raise ValueError(f"a collective takes at most {MAX_BUFFERS} tensors, not {len(tensors)}")
         addresses = [self._windows.open(t, filled=True) if t.numel() else 0 for t in tensors]
         self._publish(addresses, tensors)
-        self._await(PUBLISHED, self._others)
-        yield addresses
-        self._tell(FINISHED)
-        self._await(FINISHED, self._others)
+        try:
+            self._await(PUBLISHED, self._others)
+            self._raise_if_given_up()
+            yield addresses
+            self._tell(FINISHED)
+            self._await(FINISHED, self._others)
+        except RankDied:
+            self._give_up()
+            self._close(addresses, tensors)
+            raise
+        self._close(addresses, tensors)
+
+    def _close(self, addresses: list[int], tensors: list[torch.Tensor]) -> None:
         for address, tensor in zip(addresses, tensors, strict=True):
             if tensor.numel():
                 self._windows.close(address, tensor, written=False)
@@ -158,7 +181,18 @@ class Meetings:
         get, number = self._block.get, self._number
         for rank in ranks:
             if get(rank, what) < number:
-                self._block.wait(lambda rank=rank: get(rank, what) >= number, self._timeout, rank)
+                self._block.wait(lambda rank=rank: self._reached(rank, what), self._timeout, rank)
+
+    def _reached(self, rank: int, what: int) -> bool:
+        anybody_dead = bool(self._dead)  # asked first: what a rank did before it died counts
+        if self._block.get(rank, what) >= self._number:
+            return True
+        if anybody_dead:
+            for member, who in self._dead.members().items():
+                if self._block.get(member, FINISHED) < self._number:
+                    raise died(who, "this collective needs it")
+            self._raise_if_given_up()
+        return False
 
     def _read(self, rank: int, buffer: int, into: torch.Tensor, offset: int = 0, whole: bool = True) -> None:
         size = into.numel() * into.element_size()
@@ -166,4 +200,26 @@ class Meetings:
         if offset + size > there or (whole and size != there):
             raise ValueError(f"rank {rank} of the group brought {there} bytes where {offset + size} were expected")
         if size:
-            self._windows.read(rank, self._block.get(rank, HEAD + 2 * buffer), into, offset)
+            try:
+                self._windows.read(rank, self._block.get(rank, HEAD + 2 * buffer), into, offset)
+            except ConnectionError as problem:
+                raise died(self._dead.confirm(rank, problem), "this collective needs it") from None
+
+    # -- deaths -------------------------------------------------------------------------------------------------
+
+    def _raise_if_given_up(self) -> None:
+        """If another rank has given up this meeting: it does not hold still to be read."""
+        if self._dead and any(self._block.get(other, GAVE_UP) >= self._number for other in self._others):
+            raise died(min(self._dead.members().values()), "this collective needs it")
+
+    def _give_up(self) -> None:
+        """Leave the meeting, but not while somebody may be reading from this rank."""
+        self._tell(GAVE_UP)
+        self._tell(FINISHED)
+        fence()  # who publishes later sees that this rank has given up
+        for other in self._others:
+            if self._block.get(other, PUBLISHED) >= self._number:
+                self._block.wait(lambda other=other: self._has_left(other), self._timeout, other)
+
+    def _has_left(self, other: int) -> bool:
+        return other in self._dead.members() or self._block.get(other, FINISHED) >= self._number
