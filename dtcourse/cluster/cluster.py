@@ -24,6 +24,7 @@ from dtcourse.errors import Deadlock, MismatchError, RankDied, RankError, RunErr
 from dtcourse.run import Run
 
 MAX_WORLD = 64
+_CLOSE_PATIENCE = 5.0  # seconds for a run to end because the cluster is closed
 _FREE = (1 << 62).to_bytes(8, sys.byteorder)  # a gate that holds nobody
 
 
@@ -62,6 +63,8 @@ class Cluster:
         self._shipper = Shipper()
         self._busy = threading.Lock()
         self._live: Live | None = None
+        self._supervisor: Supervisor | None = None  # of the latest run
+        self._closing = False
         self._namespace_used = False  # by a %%ranks cell, since the ranks were started
         self._crew = Crew(placement, strict)
         Cluster._latest = weakref.ref(self)
@@ -153,7 +156,7 @@ class Cluster:
     def _claim(self) -> None:
         if not self._crew.ours:
             raise RuntimeError("this cluster belongs to the process that this one was forked from: make a new one")
-        if not self._crew.open:
+        if self._closing or not self._crew.open:
             raise RuntimeError("this cluster is closed: make a new one with Cluster(...)")
         if self._live is not None and not self._live.done:
             print(
@@ -176,7 +179,9 @@ class Cluster:
             for files, reader in zip(crew.tapes, crew.readers, strict=True):
                 if not reader.empty():
                     files.erase()
-        supervisor = Supervisor(crew, self.timeout, may_die)
+        supervisor = self._supervisor = Supervisor(crew, self.timeout, may_die)
+        if self._closing:  # since this run has claimed the ranks
+            supervisor.stop()
         for member, request in zip(crew.members, requests, strict=True):
             with contextlib.suppress(ConnectionError):  # the rank is dead, as the supervisor will see
                 member.requests.send_bytes(bytes([order]) + request)
@@ -238,7 +243,8 @@ class Cluster:
                 return MismatchError(explain.mismatch(failure.disagree, self._crew.readers))
         if outcome.ending is Ending.STOPPED:
             at = [f"rank {r}: {explain.stopped_at(f)}" for r, f in sorted(failures.items())]
-            return RunStopped("\n  ".join(["the run was stopped", *at]))
+            why = "the cluster was closed during the run" if self._closing else "the run was stopped"
+            return RunStopped("\n  ".join([why, *at]))
         if outcome.ending is Ending.DIED:
             rank = next(r for r in outcome.dead if r not in supervisor.may_die)
             return RankDied(explain.death(rank, self._crew.end().get(rank)), rank=rank)
@@ -271,7 +277,7 @@ class Cluster:
             clean = not supervisor.watch.unfinished()
             if not clean and outcome.ending is Ending.ANSWERED:
                 print(explain.left_over(supervisor.watch), file=sys.stderr)
-        if not clean:
+        if not clean and not self._closing:
             self._start_again()
 
     def _start_again(self) -> None:
@@ -283,9 +289,18 @@ class Cluster:
     # -- life ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the ranks."""
-        if self._crew.open:
-            self._crew.close()
+        """End the ranks. A run that is going on in another thread, or is stepped, ends with RunStopped."""
+        self._closing = True
+        if self._supervisor is not None:
+            self._supervisor.stop()
+        # without a limit, whoever closes from inside the run itself, as in a signal's handler, would wait for himself
+        ended = self._busy.acquire(timeout=_CLOSE_PATIENCE)
+        try:
+            if self._crew.open:
+                self._crew.close()
+        finally:
+            if ended:
+                self._busy.release()
 
     def __enter__(self) -> Cluster:
         return self

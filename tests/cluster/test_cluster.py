@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dtcourse import Cluster, RankError, mark, per_rank, region
+from dtcourse import Cluster, RankError, RunStopped, mark, per_rank, region
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -273,6 +274,26 @@ def test_thirty_clusters_at_once():
         c.close()
     assert not any(psutil.pid_exists(pid) for pid in pids)
     assert not any(os.path.exists(folder) for folder in folders)
+
+
+@pytest.mark.parametrize("at", [lambda: time.sleep(60), dist.barrier])
+def test_a_cluster_is_closed_during_a_run(at):
+    cluster = Cluster(2)
+    pids = [m.pid for m in cluster._crew.members]
+    threading.Timer(0.5, cluster.close).start()
+    with pytest.raises(RunStopped, match="the cluster was closed during the run") as error:
+        cluster.run(lambda: print("here", flush=True) or at() if dist.get_rank() else time.sleep(60))
+    assert error.value.run.outputs[1] == "here\n"
+    assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    with pytest.raises(RuntimeError, match="this cluster is closed"):
+        cluster.run(lambda: 1)
+
+
+def test_a_cluster_is_closed_during_a_stepped_run():
+    with Cluster(2) as cluster:
+        live = cluster.step(relay, torch.zeros(1))
+    with pytest.raises(RunStopped, match="the cluster was closed during the run"):
+        live.finish()
 
 
 def test_a_cluster_that_is_forgotten_ends():
