@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import linecache
 import os
 import pickle
 import sys
@@ -17,6 +19,7 @@ from dtcourse.cluster.crew import Crew
 from dtcourse.cluster.devices import place
 from dtcourse.cluster.interrupts import in_one_piece
 from dtcourse.cluster.live import Live
+from dtcourse.cluster.namespace import run_cell
 from dtcourse.cluster.rank import Order
 from dtcourse.cluster.shipping import Shipper
 from dtcourse.cluster.supervise import Ending, Outcome, Supervisor
@@ -24,6 +27,7 @@ from dtcourse.errors import Deadlock, MismatchError, RankDied, RankError, RunErr
 from dtcourse.run import Run
 
 MAX_WORLD = 64
+_cells = itertools.count(1)
 _CLOSE_PATIENCE = 5.0  # seconds for a run to end because the cluster is closed
 _FREE = (1 << 62).to_bytes(8, sys.byteorder)  # a gate that holds nobody
 
@@ -68,6 +72,11 @@ class Cluster:
         self._namespace_used = False  # by a %%ranks cell, since the ranks were started
         self._crew = Crew(placement, strict)
         Cluster._latest = weakref.ref(self)
+
+    @classmethod
+    def latest(cls) -> Cluster | None:
+        """The cluster that was made last, if it is still there."""
+        return cls._latest() if cls._latest else None
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -123,6 +132,16 @@ class Cluster:
         self._live = live
         live.start(self._busy)
         return live
+
+    def run_cell(self, source: str) -> Run:
+        """Run the text of a cell on every rank, in the namespace that each rank keeps: what `%%ranks` does.
+
+        Raises what `run` raises.
+        """
+        filename = f"ranks cell {next(_cells)}"
+        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+        self._namespace_used = True
+        return self._run(run_cell, (source, filename), {}, Order.KEEP_GROUPS)
 
     def _run(
         self,

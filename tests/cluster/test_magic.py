@@ -23,6 +23,13 @@ def test_a_cell_runs_on_every_rank(shell, capfd):
     assert sorted(capfd.readouterr().out.splitlines()) == [f"[rank {r}] tensor([1., 1.])" for r in range(2)]
 
 
+def test_a_cell_without_a_notebook(shell):
+    cluster = shell.user_ns["cluster"]
+    assert Cluster.latest() is cluster
+    run = cluster.run_cell("import torch\nx = rank + 40\nx")
+    assert run is cluster.last_run and run.outputs == ["40\n", "41\n"]
+
+
 def test_the_namespace_stays(shell, capfd):
     shell.run_cell_magic("ranks", "cluster", "y = rank + 5\ngroup = dist.new_group([0, 1])")
     shell.run_cell_magic("ranks", "cluster", "z = torch.tensor(y)\ndist.all_reduce(z, group=group)\nprint(int(z))")
