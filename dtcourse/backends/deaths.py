@@ -10,6 +10,11 @@ import mmap
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch.distributed as dist
 
 from dtcourse.errors import RankDied
 
@@ -50,6 +55,7 @@ class Deaths:
         self._rank = rank
         self._words = memoryview(mmap.mmap(-1 if gate is None else gate, _SIZE)).cast("Q")
         self.heard: set[int] = set()  # those that a receive from any has raised
+        self._needed: frozenset[int] = frozenset()
 
     def __bool__(self) -> bool:
         return self._words[_COUNT] > 0
@@ -57,6 +63,21 @@ class Deaths:
     def pids(self) -> dict[int, int]:
         """Process -> rank, of the dead."""
         return {pid: rank for rank in range(MOST_RANKS) if (pid := self._words[_PIDS + rank])}
+
+    @contextmanager
+    def needing(self, ranks: Sequence[int]) -> Iterator[None]:
+        """While a group of `ranks` is made: none of them may be missing."""
+        self._needed = frozenset(ranks)
+        try:
+            self.check()
+            yield
+        finally:
+            self._needed = frozenset()
+
+    def check(self) -> None:
+        """Raises RankDied if one that is needed now is dead."""
+        if self and (dead := self._needed.intersection(self.pids().values())):
+            raise died(min(dead), "this group needs it")
 
     def acknowledge(self) -> None:
         """This rank now waits in a receive from any, and none of the deaths it has heard of will wake it."""
@@ -100,6 +121,41 @@ class Dead:
                 return rank
             time.sleep(0.001)
         raise seen
+
+
+class MortalStore(dist.Store):
+    """Torch's store, but that nobody waits in it for what a dead rank will not write."""
+
+    def __init__(self, store: dist.Store, deaths: Deaths) -> None:
+        super().__init__()
+        self._store, self._deaths = store, deaths
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self._store.get(key)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        end = time.monotonic() + timeout.total_seconds() if timeout else float("inf")
+        while not self._store.check(keys):
+            self._deaths.check()
+            if time.monotonic() > end:
+                raise dist.DistStoreError(f"nobody has written {', '.join(keys)} within {timeout}")
+            time.sleep(0.001)
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)
+
+    def add(self, key: str, value: int) -> int:
+        return self._store.add(key, value)
+
+    def check(self, keys: list[str]) -> bool:
+        return self._store.check(keys)
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        return self._store.compare_set(key, expected, desired)
+
+    def delete_key(self, key: str) -> bool:
+        return self._store.delete_key(key)
 
 
 def died(rank: int, what: str) -> RankDied:

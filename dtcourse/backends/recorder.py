@@ -478,7 +478,12 @@ def _joining(recording: Recording, rank: int | None, ranks: list[int], name: str
     recording.tape.fill(posting.number, Column.CONTROL, 1)
     recording.tape.fill(posting.number, Column.MEMBERS, recording.tape.text(json.dumps(ranks)))
     wait_from = _begin_to_wait(recording, posting) if rank is not None else 0
-    yield  # if it fails, the operation stays pending: ranks that count differently are of no use
+    try:
+        with recording.deaths.needing(ranks if rank is not None else []):
+            yield  # if it fails, the operation stays pending: ranks that count differently are of no use
+    except RankDied as death:
+        recording.lost(posting, wait_from, death.rank)
+        raise
     recording.ended(posting, wait_from, [])
 
 

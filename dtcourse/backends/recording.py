@@ -21,6 +21,7 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from dtcourse.backends import strict
+from dtcourse.backends.deaths import Deaths
 from dtcourse.backends.device_clock import DeviceClock, until
 from dtcourse.backends.ledger import Ledger, Posting
 from dtcourse.backends.tape import WIDTH, Column, Files, Kind, Reader, Writer
@@ -68,6 +69,7 @@ class Recording:
         self.ledger = Ledger([Reader(files) for files in tapes], me=rank)
         self.lock = threading.RLock()
         self._gate = gate
+        self.deaths = Deaths(rank, gate)
         self.rewind()
         self.run: object | None = None  # nothing is recorded between runs
 

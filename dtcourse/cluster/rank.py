@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from dtcourse import events
 from dtcourse.backends import shared_memory
-from dtcourse.backends.deaths import Deaths
+from dtcourse.backends.deaths import MortalStore
 from dtcourse.backends.recorder import record_all_groups
 from dtcourse.backends.recording import RanksDisagree, Recording
 from dtcourse.backends.tape import Files
@@ -93,9 +93,11 @@ def serve(
         _open_gpu(home)
     recording = Recording(rank, tapes, gate, strict, home)
     record_all_groups(recording)
-    shared_memory.register(Deaths(rank, gate))
+    shared_memory.register(recording.deaths)
     os.environ["DTCOURSE_FOLDER"] = meeting_place  # where groups may put files
-    store = dist.FileStore(os.path.join(meeting_place, "store"), world_size)
+    store: dist.Store = dist.FileStore(os.path.join(meeting_place, "store"), world_size)
+    if backend == shared_memory.NAME:
+        store = MortalStore(store, recording.deaths)
     requests, answers = Connection(requests_fd, writable=False), Connection(answers_fd, readable=False)
     _keep_to_this_process(fds, requests, answers)
     with contextlib.suppress(EOFError, ConnectionError):

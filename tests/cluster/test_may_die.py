@@ -143,6 +143,23 @@ def test_groups_and_messages_without_the_dead_rank_go_on(cluster):
     assert cluster.run(function, may_die={2}).results == [(243, 3, 1), 243, None, 243]
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_group_cannot_be_made_with_a_dead_rank(cluster, when):
+    def function():
+        if dist.get_rank() == 2:
+            time.sleep(0.1 if when == "meanwhile" else 0)
+            die()
+        if when == "before":
+            heard(OPERATIONS["recv"])
+        said = heard(lambda: dist.new_group([0, 2]))
+        living = dist.new_group([0, 1, 3])
+        x = torch.ones(1)
+        dist.all_reduce(x, group=living)
+        return said, x.item()
+
+    assert cluster.run(function, may_die={2}).results == [(2, 3), ("nothing", 3), None, ("nothing", 3)]
+
+
 # -- receive from any -------------------------------------------------------------------------------------------------
 
 
