@@ -81,6 +81,9 @@ class ForkServer:
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         # idle threads of numpy's library would be forked along, to no use
         environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": _prepend(root), _I_AM_ONE: "1"}
+        # pages of 2 MB, where there are any: the kernel looks up page after page when ranks read each other's memory
+        # (torch's own THP_MEM_ALLOC_ENABLE makes every new tensor of 4 MB wait for fresh memory)
+        environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         with theirs:
             self._process = subprocess.Popen(
                 [

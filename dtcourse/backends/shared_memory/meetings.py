@@ -35,7 +35,7 @@ from dtcourse.errors import RankDied
 
 Reduce = Callable[[torch.Tensor, torch.Tensor], object]  # in place, into the first
 
-PIECE = 256 * 1024  # bytes
+PIECE = 1 << 20  # bytes
 SMALL = 64 * 1024  # bytes up to which everybody simply reads everything
 
 
