@@ -34,7 +34,7 @@ def shared():
 
 @pytest.fixture(scope="module")
 def nccl():
-    with Cluster(min(GPUS, 4), backend="nccl") as cluster:
+    with Cluster(min(GPUS, 4), device="cuda", backend="nccl") as cluster:
         yield cluster
 
 
