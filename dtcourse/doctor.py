@@ -26,6 +26,7 @@ GOOD, NOTE, MISSING = "ok", "note", "MISSING"
 PACKAGES = ("jupyterlab", "ipywidgets", "anywidget", "matplotlib", "scikit-learn", "cloudpickle", "pytest")
 AGAIN = "delete .venv and run `make lab`"
 GIB = 2**30
+RANKS = 4  # of most lessons
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,18 @@ def examine(lessons: Path) -> Report:
     """Look at this machine, and at the notebooks in the folder `lessons`."""
     findings = [finding for check in CHECKS for finding in _survive(check)]
     broken = any(f.state == MISSING for f in findings)
-    gpus = any(f.topic.startswith("GPU ") for f in findings)
-    way = "ranks on the CPU, over shared memory" + (" (also with your GPU: no lesson uses it yet)" if gpus else "")
-    way = "not yet: see below" if broken else way
+    gpus = sum(f.topic.startswith("GPU ") for f in findings)
+    way = "not yet: see below" if broken else _way(gpus)
     return Report(findings, [(path.stem, way) for path in sorted(lessons.glob("*.ipynb"))])
+
+
+def _way(gpus: int) -> str:
+    """Most lessons start four ranks."""
+    if not gpus or os.environ.get("DTCOURSE_DEVICE") == "cpu":
+        return "ranks on the CPU, over shared memory"
+    if gpus < RANKS:
+        return f"{RANKS} ranks share {'your GPU' if gpus == 1 else f'your {gpus} GPUs'}, through pinned memory"
+    return "a GPU for each rank, over NCCL"
 
 
 def render(report: Report) -> str:

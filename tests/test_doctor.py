@@ -65,7 +65,8 @@ def test_broken_cuda_is_only_a_note(answers):
     assert (gpus.state, gpus.value) == (NOTE, "asking CUDA failed")
 
 
-def test_gpus_are_listed_and_the_lessons_still_say_cpu(answers, tmp_path):
+def test_gpus_are_listed_and_the_lessons_use_them(answers, tmp_path, monkeypatch):
+    monkeypatch.delenv("DTCOURSE_DEVICE", raising=False)
     (tmp_path / "00 start.ipynb").touch()
     answers["torch"] = CUDA_BUILD
     gpu = {"name": "H200", "memory": 139 * 2**30}
@@ -75,7 +76,11 @@ def test_gpus_are_listed_and_the_lessons_still_say_cpu(answers, tmp_path):
     assert "H200, 139 GiB, direct access to GPU 1" in text
     assert "H200, 139 GiB, no peers" in text
     assert "2.29.7" in text
-    assert report.lessons[0][1] == "ranks on the CPU, over shared memory (also with your GPU: no lesson uses it yet)"
+    assert report.lessons[0][1] == "4 ranks share your 2 GPUs, through pinned memory"
+    answers["gpus"] = [gpu | {"peers": []}] * 4
+    assert examine(tmp_path).lessons[0][1] == "a GPU for each rank, over NCCL"
+    monkeypatch.setenv("DTCOURSE_DEVICE", "cpu")
+    assert examine(tmp_path).lessons[0][1] == "ranks on the CPU, over shared memory"
 
 
 def test_a_package_that_is_not_there(monkeypatch):
