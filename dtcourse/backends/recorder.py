@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import torch
@@ -419,7 +421,18 @@ def _begin_to_wait(recording: Recording, posting: Posting) -> int:
 
 def _alone() -> bool:
     """Whether no other thread of the reader's could yet do what others wait for, while the main thread waits."""
-    return threading.active_count() == 1 or all(map(_is_bystander, threading.enumerate()))
+    if threading.active_count() == 1:
+        return True
+    frames = sys._current_frames()  # of all threads at one moment
+    return all(_is_bystander(thread) or _sleeps(frames.get(thread.ident)) for thread in threading.enumerate())
+
+
+def _sleeps(frame: FrameType | None) -> bool:
+    """Whether a thread waits without a limit, as in Queue.get or Event.wait, and no other has woken it."""
+    if frame is None or frame.f_code is not threading.Condition.wait.__code__:
+        return False
+    waits = frame.f_locals
+    return waits["timeout"] is None and waits.get("waiter") in waits["self"]._waiters  # whoever wakes it takes it out
 
 
 def _is_bystander(thread: threading.Thread) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dtcourse import Cluster, RankDied, RankError
+from dtcourse import Cluster, Deadlock, RankDied, RankError
 from dtcourse.backends.tape import Files
 from dtcourse.cluster.crew import Crew
 from dtcourse.cluster.forkserver import ForkServer
@@ -264,6 +265,38 @@ def test_a_message_that_another_thread_will_send(cluster):
         return x.item()
 
     assert cluster.run(function).results == [1, 1]
+
+
+@pytest.mark.parametrize("sleep", [lambda: queue.Queue().get(), lambda: threading.Event().wait()])
+def test_a_deadlock_beside_a_thread_that_sleeps(sleep):
+    def function():
+        threading.Thread(target=sleep, daemon=True).start()
+        time.sleep(0.2)  # until it does
+        dist.recv(torch.zeros(1), 1 - dist.get_rank())
+
+    with Cluster(2, timeout=20) as cluster, pytest.raises(Deadlock):
+        cluster.run(function)
+
+
+def test_a_thread_that_is_woken_before_the_others_wait(cluster):
+    def function():
+        rank, x, orders = dist.get_rank(), torch.zeros(1), queue.Queue()
+
+        def send():
+            orders.get()
+            time.sleep(0.5)
+            dist.send(torch.ones(1), 1 - rank)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        time.sleep(0.2)
+        orders.put("now")
+        dist.recv(x, 1 - rank)
+        thread.join()
+        return x.item()
+
+    for _ in range(3):
+        assert cluster.run(function).results == [1, 1]
 
 
 def test_lines_of_deprecated_functions_are_the_readers(cluster):
