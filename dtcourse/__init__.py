@@ -19,6 +19,7 @@ _HOME = {
     "RunTimeout": "dtcourse.errors",
     "mark": "dtcourse.events",
     "region": "dtcourse.events",
+    "Link": "dtcourse.network",
     "provenance": "dtcourse.origins",
     "Run": "dtcourse.run",
     "ask": "dtcourse.views.question",

@@ -15,14 +15,18 @@ from dtcourse.events import ANY_RANK
 
 
 class Posting:
-    """One rank's side of an operation: a row of its tape, and the other end of a message once that is posted."""
+    """One rank's side of an operation: a row of its tape, and the other sides as far as they are posted.
 
-    __slots__ = ("kind", "number", "partner", "peer", "rank", "row")
+    `partner`: the other end of a message. `sides`: of a collective, by rank.
+    """
+
+    __slots__ = ("kind", "number", "partner", "peer", "rank", "row", "sides")
 
     def __init__(self, rank: int, number: int, row: Sequence[int]) -> None:
         self.rank, self.number, self.row = rank, number, row
         self.kind, self.peer = row[Column.KIND], row[Column.PEER]
         self.partner: Posting | None = None
+        self.sides: dict[int, Posting] = {}
 
     @property
     def group(self) -> int:
@@ -104,6 +108,7 @@ class Ledger:
         here = self._collectives.setdefault(key, {})
         self.disagreements += [(other, posting) for other in here.values() if not other.agrees(posting)]
         here[posting.rank] = posting
+        posting.sides = here
         if len(here) == posting.row[Column.SIZE]:
             del self._collectives[key]
 
@@ -149,6 +154,10 @@ class Ledger:
             return () if reachable else tuple(r for r in members if r != posting.rank)
         heard_by_any = posting.kind == Kind.SEND and self._from_any.get((posting.group, posting.peer, posting.tag))
         return () if posting.partner or heard_by_any else (posting.peer,)
+
+    def hears(self, send: Posting) -> Posting | None:
+        """The oldest receive from any rank that `send` may meet and that is not known to have heard another."""
+        return next(iter(self._from_any.get((send.group, send.peer, send.tag), ())), None)
 
     def _sends_left(self, receive: Posting, sender: int) -> bool:
         channel = self._channels.get((receive.group, sender, receive.rank, receive.tag))

@@ -44,13 +44,20 @@ class Recorder(dist.ProcessGroup):
     """Wraps `inner`, the group called `name` of the global ranks `ranks`, made with torch's backend `backend`."""
 
     def __init__(
-        self, inner: dist.ProcessGroup, name: str, ranks: tuple[int, ...], backend: str, recording: Recording
+        self,
+        inner: dist.ProcessGroup,
+        name: str,
+        ranks: tuple[int, ...],
+        backend: str,
+        recording: Recording,
+        work: type[RecordedWork],
     ) -> None:
         super().__init__(inner.rank(), inner.size())
         self.inner, self.recording = inner, recording
         self._name = name
         self._refuses_strided = _WRONG_IF_STRIDED if "gloo" in backend else set()
         self.nccl = "nccl" in backend
+        self._work = StreamWork if self.nccl else work
         self._device = _CPU if "gloo" in backend else recording.device
         self._strict = recording.strict or self.nccl
         self.group = Group(zlib.crc32(f"{name} {ranks}".encode()), ranks, self._strict)
@@ -110,7 +117,7 @@ class Recorder(dist.ProcessGroup):
             strict.check_message(tensors, peer, tag, self._device)
         posting = recording.post(kind, op, self.group, peer, step, tensors, tag)
         if not self.nccl:
-            return RecordedWork(self, enter(), posting, tensors)
+            return self._work(self, enter(), posting, tensors)
         if recording.batched:
             return StreamWork(self, enter(), posting, tensors)
         with self.batch() as works:  # alone, it would make a communicator for the pair, and wait there for the other
@@ -153,14 +160,14 @@ class Recorder(dist.ProcessGroup):
         recording.hold(step)
         posting = recording.post(Kind.COLLECTIVE, op, self.group, peer, step, tensors, agree_on=agree_on)
         if op == "barrier":
+            posting.row[Column.CONTROL] = 1
             recording.tape.fill(posting.number, Column.CONTROL, 1)
-        work = StreamWork if self.nccl else RecordedWork
         if getattr(opts, "asyncOp", True):
-            return work(self, enter(), posting, tensors).follow()
+            return self._work(self, enter(), posting, tensors).follow()
         # torch waits for it at once; a backend may do all the work, and the waiting, as it enters
         wait_from = _begin_to_wait(recording, posting)
         try:
-            return work(self, enter(), posting, tensors, wait_from)
+            return self._work(self, enter(), posting, tensors, wait_from)
         except RankDied as death:
             recording.lost(posting, wait_from, death.rank)
             raise
@@ -290,8 +297,11 @@ class RecordedWork(dist._Work):
         self._inner.get_future().add_done_callback(lambda _: self.settle())
         return self
 
-    def settle(self) -> None:
-        """Note the completion now, if it happened and its callback is still on the way."""
+    def settle(self, patient: bool = False) -> None:
+        """Note the completion now, if it happened and its callback is still on the way.
+
+        `patient`: there is time to wait for it a little, should it be late on purpose.
+        """
         future = self._inner.get_future()
         if future.done() and not _failed(future):
             self._complete(wait_from=0)
@@ -308,6 +318,7 @@ class RecordedWork(dist._Work):
             self._lose(wait_from, death)
             raise
         self._complete(wait_from)
+        recording.waited += now() - wait_from
         return done
 
     def _wait(self, timeout: timedelta) -> bool:
@@ -333,11 +344,15 @@ class RecordedWork(dist._Work):
                 return
             self._open = False
             recording.following.discard(self)
-            if posting.peer == ANY_RANK:
-                sender = self._group.group.ranks[self._inner._source_rank()]
-                recording.tape.fill(posting.number, Column.PEER, sender)
-                recording.ledger.heard(posting, sender)
+            self._identify()
             recording.ended(posting, wait_from, self._tensors, ended)
+
+    def _identify(self) -> None:
+        """A receive from any rank has its bytes: note whose."""
+        if self._posting.peer == ANY_RANK:
+            sender = self._group.group.ranks[self._inner._source_rank()]
+            self._group.recording.tape.fill(self._posting.number, Column.PEER, sender)
+            self._group.recording.ledger.heard(self._posting, sender)
 
     def is_completed(self) -> bool:
         try:
@@ -394,7 +409,7 @@ class StreamWork(RecordedWork):
     def _note_arrival(self, _: torch.futures.Future) -> None:
         self._arrival = self._group.recording.clock.event()
 
-    def settle(self) -> None:
+    def settle(self, patient: bool) -> None:
         recording = self._group.recording
         if self._open and self._run is recording.run and self._arrival is not None:
             wait_from = _begin_to_wait(recording, self._posting)
@@ -444,8 +459,11 @@ def _is_bystander(thread: threading.Thread) -> bool:
     )
 
 
-def record_all_groups(recording: Recording) -> None:
-    """From now on, every process group made in this process is made with a recorder around it."""
+def record_all_groups(recording: Recording, work: type[RecordedWork] = RecordedWork) -> None:
+    """From now on, every process group made in this process is made with a recorder around it.
+
+    `work`: what its handles are.
+    """
     make = c10d._new_process_group_helper
     recording.ledger.join(zlib.crc32(NEW_GROUP.encode()))  # at once: others may make a group before this rank does
 
@@ -459,7 +477,7 @@ def record_all_groups(recording: Recording) -> None:
             backend = str(c10d._world.pg_map[group][0])
             if "nccl" in backend:
                 _connect(group, recording.device)
-        recorder = Recorder(group, name, tuple(ranks) or tuple(range(group.size())), backend, recording)
+        recorder = Recorder(group, name, tuple(ranks) or tuple(range(group.size())), backend, recording, work)
         _replace_in_world(group, recorder, name)
         return recorder, store
 

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.distributed import distributed_c10d as c10d
@@ -28,6 +28,9 @@ from dtcourse.backends.tape import WIDTH, Column, Files, Kind, Reader, Writer
 from dtcourse.errors import MismatchError
 from dtcourse.events import ANY_RANK, CONTROL
 from dtcourse.raw import dtype_name
+
+if TYPE_CHECKING:
+    from dtcourse.backends.link import EmulatedLink
 
 now = time.perf_counter_ns
 
@@ -65,6 +68,8 @@ class Recording:
         self.strict = strict  # refuse what NCCL would refuse
         self.clock = DeviceClock(device) if device.type == "cuda" else None
         self._thread = threading.local()
+        self.slowness = 1.0  # outermost regions take so many times as long
+        self.link: EmulatedLink | None = None
         self.tape = Writer(tapes[rank])
         self.ledger = Ledger([Reader(files) for files in tapes], me=rank)
         self.lock = threading.RLock()
@@ -83,6 +88,9 @@ class Recording:
         if self.clock:
             self.clock.rewind()
         self.steps_received = 0  # the highest step among completed receives
+        self.waited = 0  # ns, of this rank for others
+        if self.link is not None:
+            self.link.lag = 0
         self._watched = watched
         self._held = held
         self._rows: dict[tuple, list[int]] = {}
@@ -134,11 +142,16 @@ class Recording:
             if self._watched is not None:
                 row[Column.ARGUMENTS] = self.tape.tensors(self._watched)
                 row[Column.PAYLOAD] = 0 if kind == Kind.RECV else self.tape.tensors(tensors)
+            if self.link is not None:
+                row[Column.LAG] = self.link.lag
+                self.ledger.refresh(peer)
             posting = Posting(self.rank, self.append(row), row)
             if self.clock and on_device(tensors):
                 self.clock.stamp(posting.number, Column.POSTED)
             self.pending += 1
             self._compare(posting, group.ranks if kind == Kind.COLLECTIVE else (peer,), group.strict)
+            if self.link is not None:
+                self.link.match(posting, op, group.ranks)
             return posting
 
     def _operation(
@@ -248,13 +261,14 @@ class Recording:
             while self._allowed() < step:
                 time.sleep(0.002)
             self.tape.fill(number, Column.ENDED, now())
+            self.waited += now() - row[Column.POSTED]
 
     def _allowed(self) -> int:
         return int.from_bytes(os.pread(self._gate, 8, 0), sys.byteorder)
 
     def end(self, returned: bool) -> None:
         """The run is over: record nothing more. In a watched run, keep how the tensors stand if it has `returned`."""
-        self.settle()
+        self.settle(returned)
         if returned and self._watched is not None:
             row = self._row(Kind.RETURN, "return", None, 0)
             row[Column.STEP] = self.steps_received + 1
@@ -266,24 +280,29 @@ class Recording:
         with self.lock:
             self.run = None
 
-    def settle(self) -> None:
+    def settle(self, patient: bool = True) -> None:
         """Note which of the collectives that nobody waited for are complete; on a GPU, wait for them."""
         for work in list(self.following):
-            work.settle()
+            work.settle(patient)
 
     # -- what the reader adds (`dtcourse.events.Sink`) -------------------------------------------------------------
 
     @contextmanager
     def region(self, name: str, labels: dict[str, Any]) -> Iterator[None]:
-        before = self._labels
+        before, waited = self._labels, self.waited
         self._regions.append(labels)
         self._control += name == CONTROL
         self._labels = self._joined_labels({})
-        run, number = self.run, self.append(self._row(Kind.REGION, name, *self._line()[:2]))
+        run, number = self.run, self.append(row := self._row(Kind.REGION, name, *self._line()[:2]))
         if self.clock:
             self.clock.stamp(number, Column.POSTED)
         try:
             yield
+            if self.slowness > 1 and len(self._regions) == 1 and not self._control:
+                if self.clock:
+                    until(self.clock.event())
+                worked = now() - row[Column.POSTED] - (self.waited - waited)
+                time.sleep(worked * (self.slowness - 1) / 1e9)
         finally:
             if run is self.run:
                 self.tape.fill(number, Column.ENDED, now())

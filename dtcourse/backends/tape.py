@@ -51,6 +51,8 @@ class Column:
     WAIT_FROM = 21
     WAIT_TO = 22
     ENDED = 23
+    LAG = 24  # on an emulated link: how late this rank was by the link's own fault
+    DUE = 25  # on an emulated link: when this rank's part is over; written by whoever posts the last side
 
 
 class Kind:
@@ -65,7 +67,7 @@ class Kind:
     HELD = 7  # the rank stands still until it may take this step
 
 
-WIDTH = 24
+WIDTH = 26
 _LENGTH_BITS = 24
 MAX_BLOB = (1 << _LENGTH_BITS) - 1  # bytes of one text or payload
 MAX_ROWS = 1_000_000
@@ -208,6 +210,19 @@ class Reader:
         rows = self._end(0)
         reel = os.fstat(self._files.reel).st_size
         return Recorded(_read_all(self._files.records, rows * WIDTH * 8), _read_all(self._files.reel, reel))
+
+
+class Dues:
+    """The column DUE of a rank's tape, by number of row. The one column that other ranks write, too."""
+
+    def __init__(self, files: Files) -> None:
+        self._words = memoryview(mmap.mmap(files.records, _RECORDS_SIZE)).cast("q")
+
+    def __getitem__(self, number: int) -> int:
+        return self._words[number * WIDTH + Column.DUE]
+
+    def __setitem__(self, number: int, due: int) -> None:
+        self._words[number * WIDTH + Column.DUE] = due
 
 
 def _read_all(fd: int, size: int) -> bytes:

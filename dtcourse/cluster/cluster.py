@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import itertools
 import linecache
+import math
 import os
 import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any
 
+from dtcourse.backends.link import free_ports
 from dtcourse.cluster import explain, record
 from dtcourse.cluster.crew import Crew
 from dtcourse.cluster.devices import place
@@ -24,6 +27,7 @@ from dtcourse.cluster.rank import Order
 from dtcourse.cluster.shipping import Shipper
 from dtcourse.cluster.supervise import Ending, Outcome, Supervisor
 from dtcourse.errors import Deadlock, MismatchError, RankDied, RankError, RunError, RunStopped, RunTimeout
+from dtcourse.network import Link
 from dtcourse.run import Run
 
 MAX_WORLD = 64
@@ -40,6 +44,9 @@ class Cluster:
               auto: a GPU for each rank and NCCL; ranks that share GPUs, through pinned and shared memory, if there
               are fewer; the CPU and shared memory if there are none. The environment variables DTCOURSE_DEVICE and
               DTCOURSE_BACKEND say what "auto" is, if they are set
+    link      Link("1 Gbit/s", "50 us"): make the port of each rank that slow, in each direction. Ranks with a link live
+              on the CPU
+    slow      {2: 3.0}: rank 2's outermost regions, less its waiting inside them, take three times as long
     strict    refuse what NCCL would refuse or hang on: receive from any, tags, sends that cross outside a batch
               (NCCL itself is always strict)
     timeout   seconds that a run may take; None: as long as it likes
@@ -55,13 +62,20 @@ class Cluster:
         device: str = "auto",
         backend: str = "auto",
         timeout: float | None = None,
+        link: Link | None = None,
+        slow: Mapping[int, float] | None = None,
         strict: bool = False,
     ) -> None:
         if not isinstance(world_size, int) or not 1 <= world_size <= MAX_WORLD:
             raise ValueError(f"a cluster has 1 to {MAX_WORLD} ranks, not {world_size!r}")
-        placement = place(world_size, device, backend)
+        if link is not None and not isinstance(link, Link):
+            raise TypeError(f'link is a Link, as in link=Link("1 Gbit/s", "50 us"), or None, not {link!r}')
+        if link and (device == "cuda" or backend == "nccl"):
+            raise ValueError("a link is emulated between ranks on the CPU alone: leave device and backend away")
+        placement = place(world_size, "cpu" if link else device, backend)
         if timeout is not None and timeout <= 0:
             raise ValueError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
+        self.link, self.slow = link, _checked_slow(slow or {}, world_size)
         self.world_size, self.backend, self.timeout = world_size, placement.backend, timeout
         self.last_run: Run | None = None  # of the latest run, also if it failed
         self._shipper = Shipper()
@@ -70,7 +84,7 @@ class Cluster:
         self._supervisor: Supervisor | None = None  # of the latest run
         self._closing = False
         self._namespace_used = False  # by a %%ranks cell, since the ranks were started
-        self._crew = Crew(placement, strict)
+        self._crew = Crew(placement, strict, link, self.slow)
         Cluster._latest = weakref.ref(self)
 
     @classmethod
@@ -198,6 +212,7 @@ class Cluster:
             for files, reader in zip(crew.tapes, crew.readers, strict=True):
                 if not reader.empty():
                     files.erase()
+            free_ports(crew.ports, self.world_size)
         supervisor = self._supervisor = Supervisor(crew, self.timeout, may_die)
         if self._closing:  # since this run has claimed the ranks
             supervisor.stop()
@@ -329,19 +344,37 @@ class Cluster:
 
     def _table(self) -> list[tuple[int, str, str, int]]:
         crew = self._crew
-        return [(m.rank, crew.devices[m.rank], crew.how, m.pid) for m in crew.members] if crew.open else []
+        table = [(m.rank, crew.devices[m.rank] + self._slowness(m.rank), crew.how, m.pid) for m in crew.members]
+        return table if crew.open else []
+
+    def _slowness(self, rank: int) -> str:
+        return f", {self.slow[rank]:g} times slower" if rank in self.slow else ""
 
     def __repr__(self) -> str:
         if not self._crew.open:
             return f"<Cluster of {self.world_size} ranks, closed>"
         rows = [f"  rank {rank}  {device}  {backend}  pid {pid}" for rank, device, backend, pid in self._table()]
-        return "\n".join([f"<Cluster of {self.world_size} ranks>", *rows])
+        return "\n".join([f"<Cluster of {self.world_size} ranks{f', {self.link}' if self.link else ''}>", *rows])
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr>{''.join(f'<td>{value}</td>' for value in row)}</tr>" for row in self._table())
         head = "<tr><th>rank</th><th>device</th><th>backend</th><th>pid</th></tr>"
-        return f"<table>{head}{rows}</table>" if rows else f"<em>cluster of {self.world_size} ranks, closed</em>"
+        caption = f"<caption>{html.escape(str(self.link), quote=False)}</caption>" if self.link else ""
+        closed = f"<em>cluster of {self.world_size} ranks, closed</em>"
+        return f"<table>{caption}{head}{rows}</table>" if rows else closed
 
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
+
+
+def _checked_slow(slow: Mapping[int, float], world_size: int) -> dict[int, float]:
+    if not isinstance(slow, Mapping):
+        raise TypeError(f"slow says how many times slower which rank is, as in slow={{2: 3.0}}, not {slow!r}")
+    for rank, factor in slow.items():
+        if type(rank) is not int or not 0 <= rank < world_size:
+            raise ValueError(f"slow names rank {rank!r}, and the cluster has the ranks 0 to {world_size - 1}")
+        number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+        if not number or not 1 <= factor < math.inf:
+            raise ValueError(f"rank {rank} can be 1 or more times slower, not {factor!r}")
+    return {rank: float(factor) for rank, factor in slow.items() if factor > 1}

@@ -11,15 +11,19 @@ import signal
 import sys
 import tempfile
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from types import MappingProxyType
 
 from dtcourse.backends import deaths
+from dtcourse.backends.link import create_ports
 from dtcourse.backends.tape import Files, Reader, anonymous_file
 from dtcourse.cluster.devices import Placement
 from dtcourse.cluster.forkserver import ForkServer
 from dtcourse.cluster.interrupts import in_one_piece
 from dtcourse.errors import RankDied
+from dtcourse.network import Link
 
 
 @dataclass(eq=False)
@@ -38,19 +42,27 @@ class Member:
 class Crew:
     """A rank for each device, joined in a process group of the backend. Raises RankDied if they cannot be started."""
 
-    def __init__(self, placement: Placement, strict: bool = False) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        strict: bool = False,
+        link: Link | None = None,
+        slow: Mapping[int, float] = MappingProxyType({}),
+    ) -> None:
         self.devices, self.backend = placement
         self.world_size, self.strict = len(self.devices), strict
+        self.link, self.slow = link, slow
         self.tapes = [Files.create() for _ in self.devices]
         self.readers = [Reader(files) for files in self.tapes]
-        self.gate = anonymous_file()
+        self.gate, self.ports = anonymous_file(), create_ports(self.world_size)
         self.folder = tempfile.mkdtemp(prefix="dtcourse-")  # of mode 0700
         self.members: list[Member] = []
         self.how = self.backend  # as the ranks say it
         self.selector = selectors.DefaultSelector()
         self._owner = os.getpid()
         self._starts = 0
-        self._end = weakref.finalize(self, _end, os.getpid(), self.members, self.tapes, self.gate, self.folder)
+        files = self.gate, self.ports
+        self._end = weakref.finalize(self, _end, os.getpid(), self.members, self.tapes, files, self.folder)
         self._server = self._guarding_server()
         self.start()
 
@@ -106,7 +118,7 @@ class Crew:
         os.set_blocking(output, False)
         stack = anonymous_file()
         ends = (their_requests.fileno(), their_answers.fileno(), their_output)
-        fds = (*ends, stack, self.gate, *(fd for t in self.tapes for fd in (t.records, t.reel)))
+        fds = (*ends, stack, self.gate, self.ports, *(fd for t in self.tapes for fd in (t.records, t.reel)))
         arguments = {
             "rank": rank,
             "world_size": self.world_size,
@@ -114,6 +126,8 @@ class Crew:
             "backend": self.backend,
             "device": self.devices[rank],
             "strict": self.strict,
+            "link": self.link,
+            "slowness": self.slow.get(rank, 1.0),
             "folder": _working_folder(),
             "path": sys.path,
             "environ": dict(os.environ),
@@ -190,13 +204,14 @@ def _end_members(members: list[Member], selector: selectors.BaseSelector | None)
     return {m.rank: by_pid[m.pid] for m in members if m.pid in by_pid}
 
 
-def _end(owner: int, members: list[Member], tapes: list[Files], gate: int, folder: str) -> None:
+def _end(owner: int, members: list[Member], tapes: list[Files], files: tuple[int, ...], folder: str) -> None:
     """Leave nothing behind. A function of the module: a finalizer must not hold the crew it ends."""
     if owner != os.getpid():
         return  # a fork of the reader's process ends; the ranks are not its own
     _end_members(members, None)
     members.clear()
-    for files in tapes:
-        files.close()
-    os.close(gate)
+    for tape in tapes:
+        tape.close()
+    for file in files:
+        os.close(file)
     shutil.rmtree(folder, ignore_errors=True)

@@ -28,11 +28,14 @@ import torch.distributed as dist
 from dtcourse import events
 from dtcourse.backends import shared_memory
 from dtcourse.backends.deaths import MortalStore
-from dtcourse.backends.recorder import record_all_groups
+from dtcourse.backends.delayed import DelayedWork
+from dtcourse.backends.link import EmulatedLink
+from dtcourse.backends.recorder import RecordedWork, record_all_groups
 from dtcourse.backends.recording import RanksDisagree, Recording
 from dtcourse.backends.tape import Files
 from dtcourse.cluster.home import at_home, pack, sound, unpack
 from dtcourse.errors import RankDied
+from dtcourse.network import Link
 
 _LONG = timedelta(days=30)  # the cluster decides how long a run may take, and a rank held at a step is not late
 
@@ -82,17 +85,21 @@ def serve(
     folder: str,
     path: list[str],
     strict: bool,
+    link: Link | None,
+    slowness: float,
     environ: dict,
 ) -> None:
-    """The life of a rank. `fds`: requests, answers, output, stack, gate, then the tapes of all ranks."""
-    requests_fd, answers_fd, output, stack, gate, *tape_fds = fds
+    """The life of a rank. `fds`: requests, answers, output, stack, gate, ports, then the tapes of all ranks."""
+    requests_fd, answers_fd, output, stack, gate, ports, *tape_fds = fds
     _settle(rank, world_size, output, stack, folder, path, environ)
     tapes = [Files(*pair) for pair in zip(tape_fds[::2], tape_fds[1::2], strict=True)]
     home = torch.device(device)
     if home.type == "cuda":
         _open_gpu(home)
     recording = Recording(rank, tapes, gate, strict, home)
-    record_all_groups(recording)
+    recording.slowness = slowness
+    recording.link = EmulatedLink(link, ports, tapes) if link else None
+    record_all_groups(recording, DelayedWork if link else RecordedWork)
     shared_memory.register(recording.deaths)
     os.environ["DTCOURSE_FOLDER"] = meeting_place  # where groups may put files
     store: dist.Store = dist.FileStore(os.path.join(meeting_place, "store"), world_size)

@@ -9,14 +9,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dtcourse import Cluster, RankError, mark
+from dtcourse import Cluster, Link, RankError, mark
 from dtcourse.backends.recording import Recording
 from dtcourse.backends.tape import Files, anonymous_file
 
 
-@pytest.fixture(scope="module", params=["gloo", "shared_memory"])
+@pytest.fixture(scope="module", params=["gloo", "shared_memory", "gloo on a link", "shared_memory on a link"])
 def cluster(request):
-    with Cluster(4, backend=request.param) as cluster:
+    backend, _, on_a_link = request.param.partition(" ")
+    with Cluster(4, backend=backend, link=Link("1 GB/s", "100 us") if on_a_link else None) as cluster:
         yield cluster
 
 

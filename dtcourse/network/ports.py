@@ -1,0 +1,59 @@
+"""The ports of all ranks on one link: who sends when, first come first served.
+
+Each rank has an out-port and an in-port, which work at the same time (full duplex). A message occupies the sender's
+out-port and the receiver's in-port together, for bytes / bandwidth, and arrives a latency later:
+
+    out-port of the sender     |=== message ===|
+    in-port of the receiver    |=== message ===|
+                             start           left -- latency --> arrived
+
+Times are integers, in nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableSequence
+from typing import NamedTuple
+
+from dtcourse.network.link import Link
+from dtcourse.network.plans import Round
+
+
+class Passage(NamedTuple):
+    """One message under way."""
+
+    left: int  # its last byte has left the sender
+    arrived: int  # and has reached the receiver
+
+
+class Ports:
+    """`out_free`, `in_free`: since when, or from when on, each rank's port is free. Changed in place."""
+
+    def __init__(self, link: Link, out_free: MutableSequence[int], in_free: MutableSequence[int]) -> None:
+        self.link, self.out_free, self.in_free = link, out_free, in_free
+        self.latency = round(link.latency * 1e9)
+
+    def carry(self, sender: int, receiver: int, size: int, ready: int) -> Passage:
+        """Let a message of `size` bytes through as soon as both ports are free, but not before `ready`."""
+        left = ready
+        if size:
+            start = max(ready, self.out_free[sender], self.in_free[receiver])
+            left = start + round(size / self.link.bandwidth * 1e9)
+            self.out_free[sender] = self.in_free[receiver] = left
+        return Passage(left, left + self.latency)
+
+    def play(self, plan: Iterable[Round], ranks: tuple[int, ...], ready: int) -> dict[int, int]:
+        """Let the messages of a collective through, round after round; when each of the `ranks` is done.
+
+        The plan counts within `ranks`. A rank begins a round when its part in the rounds before is over: what it sends
+        has left, and what it receives has arrived.
+        """
+        done = dict.fromkeys(ranks, ready)
+        for messages in plan:
+            begun = dict(done)
+            for sender, receiver, size in messages:
+                s, r = ranks[sender], ranks[receiver]
+                passage = self.carry(s, r, size, max(begun[s], begun[r]))
+                done[s] = max(done[s], passage.left)
+                done[r] = max(done[r], passage.arrived)
+        return done
