@@ -98,7 +98,11 @@ class BackupWorkers(Synchronous):
     """Apply the first `k` gradients of a step, drop the rest by step number; W - k workers are backups.
 
     Up to W - k deaths pass. When workers have finished and no k are left, the training is over: what still comes is
-    dropped. On several servers each counts its own first k, so a gradient may count on one and be dropped on another.
+    dropped.
+
+    On several servers each counts its own first k of its own steps. So a gradient may count on one and be dropped on
+    another, a slow worker may have pulled shards of different versions, and the shards may end an update or more
+    apart. (Systems that want one step for all let one server close it for the others, and pay a round trip.)
     """
 
     def __init__(self, k: int) -> None:

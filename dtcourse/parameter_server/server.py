@@ -13,6 +13,7 @@ Source: Li et al., "Scaling distributed machine learning with the parameter serv
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -46,9 +47,11 @@ def serve(
     schedule    makes a schedule from the optimizer; it is stepped after each update
     checkpoint  where to save, and to begin from; without it the training begins with the parameters of `model`
 
+    A worker that dies in a run with `may_die` ends its share: the policy says whether the others go on.
+
     Marks, in a recorded run: "begin" for each pull that is answered (worker, step, version, and `slowest`, the least
     steps that a worker has completed), "update" for each gradient that was applied (worker, step, staleness, and
-    the version that the update made), "dropped" for each that was not.
+    the version that the update made), "dropped" for each that was not, "lost" for a worker that died.
 
     Raises ValueError if the roles do not fit (a rank that should work, no workers, fewer parameters than servers), and
     RuntimeError if so many workers die that the policy cannot go on.
@@ -84,7 +87,7 @@ class _Server:
         workers = range(servers, dist.get_world_size())
         self.standing = Standing(set(workers), latest=dict.fromkeys(workers, -1))
         if not policy.can_go_on(self.standing):
-            raise ValueError(f"{type(policy).__name__} cannot work with so few workers: there are {len(workers)}")
+            raise ValueError(f"{type(policy).__name__} needs more workers than {len(workers)}")
         if checkpoint:
             self._resume(checkpoint)
         self.newest = self.shard.flat()
@@ -105,7 +108,8 @@ class _Server:
         for push in self.standing.kept:
             mark("dropped", worker=push.worker, step=push.step)
         for sent in (s for sends in self.sent.values() for s in sends):
-            sent.wait()
+            with suppress(ConnectionError):  # a worker that died after it had finished
+                sent.wait()
         return {name: p.detach().cpu() for name, p in zip(self.shard.names, self.shard.parameters, strict=True)}
 
     # -- taking -------------------------------------------------------------------------------------------------
@@ -137,16 +141,17 @@ class _Server:
 
     def _lose(self, problem: ConnectionError) -> None:
         """Go on without a worker that died, if the policy can. What it has pushed before still counts."""
-        rank = getattr(problem, "rank", None)
-        if rank not in self.standing.working:
-            raise problem  # a server, or nobody knows who
-        self.standing.working.discard(rank)
+        rank, now = getattr(problem, "rank", None), self.standing
+        if rank not in now.latest:
+            raise problem  # another server, or nobody knows who
         self.waiting = [worker for worker in self.waiting if worker != rank]
         self.sent.pop(rank, None)
-        mark("lost", worker=rank)
-        if not self.policy.can_go_on(self.standing):
-            left = len(self.standing.working)
-            raise RuntimeError(f"rank {rank} died, and {type(self.policy).__name__} cannot go on with {left} workers")
+        if rank in now.working:
+            mark("lost", worker=rank)
+            now.working.discard(rank)
+            if not self.policy.can_go_on(now):
+                policy, left = type(self.policy).__name__, len(now.working)
+                raise RuntimeError(f"rank {rank} has died, and {policy} cannot go on with {left} workers") from problem
 
     # -- updating and answering ---------------------------------------------------------------------------------
 
@@ -177,13 +182,10 @@ class _Server:
             pulled = _Pulled(self.policy.step(worker, now), now.version, self.newest)
             slowest = min((now.latest[w] + 1 for w in now.working), default=pulled.step)
             mark("begin", worker=worker, step=pulled.step, version=now.version, slowest=slowest)
-            try:
-                with region("answer", worker=worker):
-                    header = self.wire.tell(worker, Kind.PARAMETERS, pulled.step, now.version)
-                    self.sent[worker] = [header, self.wire.send(worker, self.newest)]
-            except ConnectionError as problem:
-                self._lose(problem)
             self.pulled[worker] = pulled
+            with region("answer", worker=worker), suppress(ConnectionError):  # it died: `hear` will say so
+                header = self.wire.tell(worker, Kind.PARAMETERS, pulled.step, now.version)
+                self.sent[worker] = [header, self.wire.send(worker, self.newest)]
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
