@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from dtcourse import Cluster, Deadlock, MismatchError, RankDied, RankError, RunTimeout, per_rank
 from dtcourse.cluster.crew import Crew
+from dtcourse.cluster.devices import Placement
 
 
 @pytest.fixture(scope="module", params=["gloo", "shared_memory"])
@@ -367,7 +368,7 @@ def test_a_rank_that_dies_at_its_start(monkeypatch):
 
 def test_a_rank_that_fails_at_its_start_says_why():
     with pytest.raises(RankDied, match="Unknown backend type nonsense"):
-        Crew(2, "nonsense")
+        Crew(Placement(("cpu", "cpu"), "nonsense"))
 
 
 def test_after_a_start_that_failed_the_next_is_tried(monkeypatch):
