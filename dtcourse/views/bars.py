@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dtcourse.events import ANY_RANK, COLLECTIVE, HELD, MARK, RECV, REGION, RETURN, SEND, Event, channel
+from dtcourse.events import ANY_RANK, COLLECTIVE, CONTROL, HELD, MARK, RECV, REGION, RETURN, SEND, Event, channel
 from dtcourse.run import Run
 from dtcourse.views import words
 from dtcourse.views.roles import roles
 
 MOST_BARS, MOST_ARROWS = 30_000, 5_000
-MOST_TINTS = 6  # names of regions that get a tint each
+MOST_TINTS = 7  # names of regions that get a tint each
 COMPUTE, WAIT = "compute", "wait"
 
 
@@ -45,7 +45,7 @@ class Bars:
     depth: int  # rows for regions
     rows: tuple[str, ...]  # the names of the rows below them: "work" for computing and waiting, "send", ...
     roles: dict[int, str] = field(default_factory=dict)  # of the ranks whose marks tell
-    regions: tuple[str, ...] = ()  # their names, as they first appear; none if they are too many to tell apart
+    regions: tuple[str, ...] = ()  # their names, as they first appear; of many those that took longest
     bars: list[Bar] = field(default_factory=list)
     arrows: list[tuple[int, float, int, float]] = field(default_factory=list)  # from rank, at; to rank, at
     note: str = ""
@@ -56,7 +56,7 @@ def bars(run: Run) -> Bars:
     events = sorted(run.events, key=lambda e: (e.rank, e.posted))
     start, end = run.span
     clock = _Clock(run, start, end)
-    regions = list(_regions([e for e in events if e.kind == REGION], clock))
+    regions = list(_regions([e for e in events if e.kind == REGION and e.op != CONTROL], clock))
     depth = 1 + max((bar.row for bar in regions), default=-1)
     rows = _rows(events)
     places = {name: depth + i for i, name in enumerate(rows)}
@@ -70,14 +70,14 @@ def bars(run: Run) -> Bars:
     if len(arrows) > MOST_ARROWS:
         note += f"The arrows of {len(arrows):,} messages are left out."
         arrows = []
-    names = tuple(dict.fromkeys(e.op for e in sorted(run.regions(), key=lambda e: e.posted)))
+    names = _names(regions)
     return Bars(
         run.world_size,
         clock.at(end),
         depth,
         rows,
         roles=roles(run),
-        regions=names if len(names) <= MOST_TINTS else (),
+        regions=names,
         bars=found,
         arrows=arrows,
         note=note.strip(),
@@ -111,6 +111,14 @@ def _regions(events: list[Event], clock: _Clock) -> Iterator[Bar]:
         open_until[e.rank] = [*enclosing, e.ended or clock.end]
         pending = e.pending
         yield Bar(e.rank, len(enclosing), REGION, clock.at(e.posted), clock.at(e.ended), e.op, clock.words(e), pending)
+
+
+def _names(regions: list[Bar]) -> tuple[str, ...]:
+    took: dict[str, float] = {}
+    for bar in sorted(regions, key=lambda bar: bar.start):
+        took[bar.name] = took.get(bar.name, 0.0) + bar.end - bar.start
+    longest = sorted(took, key=lambda name: -took[name])[:MOST_TINTS]
+    return tuple(name for name in took if name in longest)
 
 
 def _rows(events: list[Event]) -> tuple[str, ...]:

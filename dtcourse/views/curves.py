@@ -33,7 +33,8 @@ def curves(runs: Run | Mapping[str, Run | Sequence[Run]], what: str = "loss", sm
     runs    name -> a run, or several that differ in their seed: a line with their mean, and a band from the
             lowest to the highest; it ends with the run that ends first. A run alone needs no name.
     what    the marks to draw: `mark("loss", value=..., step=..., version=...)`. The left picture counts versions
-            (updates of the parameters) where they are marked, otherwise steps.
+            (updates of the parameters) where they are marked, otherwise steps. Seconds count from the first mark called
+            "begin", which a parameter server makes as the first worker begins; without one, from the run's first event.
     smooth  each point is the mean of so many marks, the last ones up to there; a twentieth of them by default
 
     Raises ValueError if a run has no such marks, if they have no numbers, or if there are no runs.

@@ -98,7 +98,8 @@ def _picture(heading: str, view: Callable[[Run], Picture], run: Run) -> str:
     except ValueError as problem:  # such a mark may have other labels in this run
         return f"<h2>{heading}</h2>\n<p>Not here: {escape(str(problem))}</p>"
     source = f"data:image/png;base64,{base64.b64encode(png(shown.figure())).decode()}"
-    return f'<h2>{heading}</h2>\n<img src="{source}" alt="{escape(shown.caption)}" style="max-width: 100%">'
+    words = escape(shown.caption)
+    return f'<h2>{heading}</h2>\n<img src="{source}" alt="{words}" style="max-width: 100%; border-radius: 10px">\n<p>{words}</p>'
 
 
 def _section(name: str, heading: str, scripts: tuple[str, ...], state: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ class Series:
     """The marks of one run. All arrays have shape (marks,), in order of time; what is not finite is left out."""
 
     steps: Array
-    seconds: Array  # since the run's first event
+    seconds: Array  # since the training began
     values: Array
     counter: str  # the label that `steps` are from: "version" or "step"
     lost: int  # marks whose value is infinite or no number
@@ -42,13 +42,18 @@ class Curve:
 
 
 def series(run: Run, what: str) -> Series:
-    """The marks called `what`. Steps are their `version` where all have one, otherwise their `step`."""
+    """The marks called `what`. Steps are their `version` where all have one, otherwise their `step`.
+
+    Seconds count from the first mark called "begin", or without one from the run's first event: what the ranks load and
+    build before they begin is not training.
+    """
     marks = run.marks(what)
     counter = "version" if marks and all("version" in e.labels for e in marks) else "step"
     marks = numbered(run, what, ("value", counter), "in each step, on each rank that has one")
     values = np.array([e.labels["value"] for e in marks], dtype=float)
     steps = np.array([e.labels[counter] for e in marks], dtype=float)
-    seconds = np.array([e.posted - run.span[0] for e in marks]) / 1e9
+    begin = min((e.posted for e in run.marks("begin")), default=run.span[0])
+    seconds = np.array([e.posted - begin for e in marks]) / 1e9
     finite = np.isfinite(values)
     if not finite.any():
         raise ValueError(f'none of the {len(values)} marks "{what}" of {run.function or "this run"} has a finite value')

@@ -3,7 +3,7 @@
 
 const SIDE = 94, ROW = 17, MOST_ARROWS = 200;
 const FILLS = { compute: "#56B4E9", send: "#0072B2", recv: "#E69F00", collective: "#CC79A7", region: "var(--shade)" };
-const TINTS = ["var(--shade)", "#f9dc9d", "#b9d3ec", "#b5dfcd", "#edcfe0", "#f5f1a8"]; // of the regions, by name
+const TINTS = ["#d3d7de", "#f9dc9d", "#b9d3ec", "#b5dfcd", "#edcfe0", "#f5f1a8", "#f2c1a3"]; // of the regions, by name
 const NAMES = { region: "region", compute: "computes", wait: "waits", send: "sends", recv: "receives", collective: "collective" };
 
 function duration(us) {
@@ -11,10 +11,10 @@ function duration(us) {
   return +value.toPrecision(4) + " " + unit;
 }
 
-/** Rows of bars from left to right; `merge` bars that lie within the same pixel. */
+/** Rows of bars from left to right; bars that lie within the same pixel, and marks that would cover each other, are one. */
 function visible(bars, from, to, plot) {
   const shown = [], scale = plot / (to - from);
-  let last = null;
+  let last = null, mark = null;
   bars.forEach(([rank, row, kind, start, end, , , pending], i) => {
     if (end < from || start > to) return;
     const x = Math.max((start - from) * scale, 0), w = Math.min((end - from) * scale, plot) - x;
@@ -24,7 +24,12 @@ function visible(bars, from, to, plot) {
       last.n += 1;
       return;
     }
+    if (kind === "mark" && mark?.rank === rank && x - mark.x < 5) {
+      mark.n += 1;
+      return;
+    }
     last = { i, rank, row, kind, x, w, pending, thin, n: 1 };
+    if (kind === "mark") mark = last;
     shown.push(last);
   });
   return shown;
@@ -45,6 +50,7 @@ function render({ model, el }) {
   const hatch = "dtc-hatch-" + Math.random().toString(36).slice(2);
   const root = frameOf(el, `Timeline of ${data.title}`, onKey);
   const role = (rank) => (data.roles[rank] ? ` (${data.roles[rank]})` : "");
+  const tinted = data.regions.length > 1;
   const present = new Set(data.bars.map((b) => b[2]));
   node(root, "div", { class: "dtc-head" }, `<b>${esc(data.title)}</b><span>timeline, ${duration(data.span)}</span>`);
   const bar = node(root, "div", { class: "dtc-bar", role: "toolbar", "aria-label": "timeline" });
@@ -62,9 +68,9 @@ function render({ model, el }) {
   const gathered = node(root, "div", { class: "dtc-foot" });
   node(root, "div", { class: "dtc-foot" }, (data.note ? esc(data.note) + " " : "")
     + "Point at a bar to read it. Keys: \u2190 \u2192 \u2191 \u2193 choose a bar, + \u2212 0 zoom; drag to move.");
-  const tinted = data.regions.length > 1;
+  const others = data.bars.some((b) => b[2] === "region" && !data.regions.includes(data.texts[b[5]]));
   const samples = tinted ? data.regions.map((name) => [name, "region", false, name]) : [];
-  samples.push(...Object.keys(NAMES).filter((k) => present.has(k) && !(tinted && k === "region")).map((k) => [NAMES[k], k, false]));
+  samples.push(...Object.keys(NAMES).filter((k) => present.has(k) && !(tinted && !others && k === "region")).map((k) => [tinted && k === "region" ? "other region" : NAMES[k], k, false]));
   if (data.bars.some((b) => b[7])) samples.push(["never ended", "wait", true]);
   legend.innerHTML = samples.map(([name, kind, pending, of], i) =>
     `<svg width="22" height="12" aria-hidden="true">${hatching(hatch + i)}<rect width="22" height="12" rx="2" ${style(kind, hatch + i, pending, of)}/></svg> ${esc(name)}`).join(" &ensp;");
@@ -77,7 +83,7 @@ function render({ model, el }) {
   }
 
   function style(kind, id, pending, of) {
-    const flat = (kind === "region" && TINTS[data.regions.indexOf(of)]) || FILLS[kind] || "var(--ink)";
+    const flat = (kind === "region" && tinted && TINTS[data.regions.indexOf(of)]) || FILLS[kind] || "var(--ink)";
     const fill = pending ? `url(#${id}-stuck)` : kind === "wait" ? `url(#${id})` : flat;
     const edge = pending ? "var(--warn)" : kind === "region" || kind === "wait" ? "var(--faint)" : "var(--paper)";
     return `style="fill:${fill};stroke:${edge};stroke-width:${kind === "region" || kind === "wait" || pending ? 1 : 0.5}"`;
@@ -113,9 +119,9 @@ function render({ model, el }) {
     const y = top(rank, row), left = SIDE + x, name = data.texts[data.bars[i][5]];
     if (kind === "mark" || kind === "return") {
       const d = kind === "mark" ? `M${left} ${y}l4 7-4 7-4-7z` : `M${left} ${y - 2}v${ROW + 2}`;
-      return tag("path", { d, "data-i": i, "data-n": 1, "data-kind": kind, style: "fill:var(--ink);stroke:var(--ink);stroke-width:2" });
+      return tag("path", { d, "data-i": i, "data-n": n, "data-kind": kind, style: "fill:var(--ink);stroke:var(--ink);stroke-width:2" });
     }
-    const label = kind === "region" && w > name.length * 6.5 ? tag("text", { x: left + w / 2, y: y + 11, "text-anchor": "middle", "font-size": 11, "pointer-events": "none", style: data.regions.indexOf(name) > 0 && !pending ? "fill:#16181d" : null }, esc(name)) : "";
+    const label = kind === "region" && w > name.length * 6.5 ? tag("text", { x: left + w / 2, y: y + 11, "text-anchor": "middle", "font-size": 11, "pointer-events": "none", style: tinted && data.regions.includes(name) && !pending ? "fill:#16181d" : null }, esc(name)) : "";
     return `<rect x="${left}" y="${y}" width="${Math.max(w, 1)}" height="${ROW - 3}" rx="${w > 6 ? 2 : 0}" data-i="${i}" data-n="${n}" data-kind="${kind}" data-rank="${rank}" ${style(kind, hatch, pending, name)}/>` + label;
   }
 

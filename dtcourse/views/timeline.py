@@ -25,7 +25,8 @@ FILLS = {
     RECV: "#E69F00",
     COLLECTIVE: "#CC79A7",
 }
-TINTS = ("#e3e6eb", "#f9dc9d", "#b9d3ec", "#b5dfcd", "#edcfe0", "#f5f1a8")  # of the regions, by name
+PLAIN = "#e3e6eb"  # a region, where there is nothing to tell it from
+TINTS = ("#d3d7de", "#f9dc9d", "#b9d3ec", "#b5dfcd", "#edcfe0", "#f5f1a8", "#f2c1a3")  # of the regions, by name
 NAMES = {
     REGION: "region",
     COMPUTE: "computes",
@@ -37,6 +38,9 @@ NAMES = {
 ARROW = "#444444"
 STUCK = "xxxx"  # how what never ended is hatched
 MARKED = {"marker": "d", "s": 22, "edgecolor": "white", "linewidths": 0.5}
+SMALL = {"marker": "d", "s": 5, "linewidths": 0}  # marks that would cover each other
+MANY_MARKS = 150
+NARROW = 0.004  # of the span
 MOST_ARROWS = 120
 MOST_HATCHED = 800  # hatching is slow
 
@@ -77,13 +81,13 @@ def _figure(found: Bars, title: str) -> Figure:
     figure = Figure(figsize=(9, min(0.8 + 0.2 * (rows + 1) * found.world, 16)), layout="constrained")
     axes = figure.subplots()
     factor, unit = (1, "µs") if found.span < 1e3 else (1e3, "ms") if found.span < 1e6 else (1e6, "s")
-    tints = dict(zip(found.regions, TINTS, strict=False))
-    sorted_bars: dict[tuple[str, str, bool], list[Bar]] = defaultdict(list)
+    tints = dict(zip(found.regions, TINTS, strict=False)) if len(found.regions) > 1 else {}
+    sorted_bars: dict[tuple[str, str, str | None, bool], list[Bar]] = defaultdict(list)
     for bar in found.bars:
-        fill = tints.get(bar.name, TINTS[0]) if bar.kind == REGION else FILLS.get(bar.kind, "black")
-        sorted_bars[bar.kind, fill, bar.pending].append(bar)
-    for (kind, fill, pending), some in sorted_bars.items():
-        _draw(axes, kind, fill, pending, some, rows + 1, factor)
+        fill = tints.get(bar.name, PLAIN) if bar.kind == REGION else FILLS.get(bar.kind, "black")
+        sorted_bars[bar.kind, fill, _hatch(bar, found.span), bar.pending].append(bar)
+    for (kind, fill, hatch, pending), some in sorted_bars.items():
+        _draw(axes, kind, fill, hatch, pending, some, rows + 1, factor)
     if 0 < len(found.arrows) <= MOST_ARROWS:
         _arrows(axes, found, rows + 1, factor)
     _labels(axes, found, rows + 1, factor)
@@ -94,7 +98,7 @@ def _figure(found: Bars, title: str) -> Figure:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     handles = _legend(found, tints)
-    columns = math.ceil(len(handles) / 2) if len(handles) > 6 else len(handles)
+    columns = math.ceil(len(handles) / math.ceil(len(handles) / 6))
     figure.legend(handles=handles, loc="outside upper right", ncols=columns, fontsize=8, frameon=False)
     figure.suptitle(f"{title or 'run'}: who works, who waits", x=0.01, ha="left", fontsize=11, fontweight="bold")
     return figure
@@ -108,12 +112,9 @@ def _names(found: Bars) -> list[str]:
 
 def _legend(found: Bars, tints: dict[str, str]) -> list[Artist]:
     present = {bar.kind for bar in found.bars}
-    samples = (
-        {NAMES[REGION]: (REGION, TINTS[0])}
-        if len(tints) < 2
-        else {name: (REGION, fill) for name, fill in tints.items()}
-    )
-    samples = samples if REGION in present else {}
+    samples = {name: (REGION, fill) for name, fill in tints.items()}
+    if any(bar.kind == REGION and bar.name not in tints for bar in found.bars):
+        samples[f"other {NAMES[REGION]}" if tints else NAMES[REGION]] = (REGION, PLAIN)
     samples |= {name: (kind, FILLS[kind]) for kind, name in NAMES.items() if kind in present - {REGION}}
     handles: list[Artist] = [
         Patch(facecolor=fill, edgecolor="#666", hatch="////" if kind == WAIT else "", label=name)
@@ -126,10 +127,19 @@ def _legend(found: Bars, tints: dict[str, str]) -> list[Artist]:
     return handles
 
 
-def _draw(axes: Axes, kind: str, fill: str, pending: bool, some: list[Bar], high: int, factor: float) -> None:
+def _hatch(bar: Bar, span: float) -> str | None:
+    """Hatching takes long to draw, and cannot be seen in a bar of a few pixels."""
+    if bar.pending:
+        return STUCK
+    return "////" if bar.kind == WAIT and bar.end - bar.start > span * NARROW else None
+
+
+def _draw(
+    axes: Axes, kind: str, fill: str, hatch: str | None, pending: bool, some: list[Bar], high: int, factor: float
+) -> None:
     if kind in (MARK, RETURN):
         points = [(bar.start / factor, bar.rank * high + bar.row + 0.45) for bar in some]
-        look = {"marker": "|", "s": 30} if kind == RETURN else MARKED
+        look = {"marker": "|", "s": 30} if kind == RETURN else MARKED if len(some) <= MANY_MARKS else SMALL
         axes.scatter(*zip(*points, strict=True), color="black", zorder=6, **look)
         return
     boxes = []
@@ -137,7 +147,6 @@ def _draw(axes: Axes, kind: str, fill: str, pending: bool, some: list[Bar], high
         x, y, end = bar.start / factor, bar.rank * high + bar.row, bar.end / factor
         boxes.append([(x, y), (end, y), (end, y + 0.9), (x, y + 0.9)])
     edge = WARN if pending else "#555555" if kind in (REGION, WAIT) else fill
-    hatch = STUCK if pending else "////" if kind == WAIT else None
     if len(boxes) > MOST_HATCHED and hatch:
         hatch, fill = None, "#b0b5be"
     axes.add_collection(PolyCollection(boxes, facecolor=fill, edgecolor=edge, hatch=hatch, linewidth=0.5))

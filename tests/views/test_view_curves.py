@@ -11,7 +11,7 @@ from training import asynchronous
 from training_simulated import asynchronous_run, synchronous_run
 
 from dtcourse import Cluster, curves
-from dtcourse.events import MARK, Event
+from dtcourse.events import MARK, REGION, Event
 from dtcourse.run import Run
 from dtcourse.views.curves import _apart
 from dtcourse.views.series import smoothed
@@ -51,9 +51,16 @@ def test_a_run_is_drawn_against_steps_and_seconds() -> None:
 
 def test_seconds_count_from_the_run_s_first_event() -> None:
     run = marked(3.0, 2.0)
-    early = Event(0, 9, MARK, "begin", posted=5 * SECOND, ended=5 * SECOND)
+    early = Event(0, 9, REGION, "load", posted=2 * SECOND, ended=6 * SECOND)
     right = curves(Run(1, events=[early, *run.events]), smooth=1).figure().axes[1]
-    assert list(drawn(right).values()) == [([2, 3], [3.0, 2.0])]
+    assert list(drawn(right).values()) == [([5, 6], [3.0, 2.0])]
+
+
+def test_seconds_count_from_where_the_training_began_if_that_is_marked() -> None:
+    early = Event(0, 9, REGION, "load", posted=2 * SECOND, ended=6 * SECOND)
+    begins = [Event(0, 10, MARK, "begin", posted=at * SECOND, ended=at * SECOND) for at in (6, 8)]
+    right = curves(Run(1, events=[early, *begins, *marked(3.0, 2.0).events]), smooth=1).figure().axes[1]
+    assert list(drawn(right).values()) == [([1, 2], [3.0, 2.0])]
 
 
 def test_versions_count_before_steps() -> None:

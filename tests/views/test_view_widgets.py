@@ -9,14 +9,15 @@ from itertools import pairwise
 import pytest
 import traitlets
 from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from simulated import ring_run
 
-from dtcourse.events import COLLECTIVE, MARK, RECV, REGION, SEND, Event
+from dtcourse.events import COLLECTIVE, CONTROL, MARK, RECV, REGION, SEND, Event
 from dtcourse.run import Run
 from dtcourse.views.bars import WAIT, bars
 from dtcourse.views.player import Player
-from dtcourse.views.timeline import Timeline
+from dtcourse.views.timeline import FILLS, Timeline
 from dtcourse.views.traffic import Traffic
 from dtcourse.views.view import png
 from dtcourse.views.wait_graph import WaitGraph
@@ -145,11 +146,8 @@ def test_pending_operations_reach_the_end() -> None:
 
 
 def test_a_timeline_names_what_never_ended() -> None:
-    def legend(run: Run) -> list[str]:
-        return [text.get_text() for text in Timeline(run).figure().legends[0].get_texts()]
-
-    assert "never ended" in legend(RUNS["failed"])
-    assert "never ended" not in legend(RUNS["ring"])
+    assert "never ended" in legend_of(RUNS["failed"])
+    assert "never ended" not in legend_of(RUNS["ring"])
 
 
 def test_collectives_lie_in_a_row_of_their_own() -> None:
@@ -183,6 +181,10 @@ def served() -> Run:
     return Run(2, events=[*events, Event(0, 6, MARK, "update", posted=60_000, ended=60_000, labels={"worker": 1})])
 
 
+def legend_of(run: Run) -> list[str]:
+    return [text.get_text() for text in Timeline(run).figure().legends[0].get_texts()]
+
+
 def test_a_parameter_server_s_lanes_say_who_serves_and_how_long_each_waited() -> None:
     figure = Timeline(served()).figure()
     lanes = [text.get_text() for text in figure.axes[0].get_yticklabels()]
@@ -199,8 +201,32 @@ def test_regions_are_told_apart_by_their_tint() -> None:
     drawn = {tuple(found[0]) for c in figure.axes[0].collections if len(found := c.get_facecolor())}
     assert len(tints) == 4
     assert tints <= drawn
-    many = [Event(0, i, REGION, f"part {i}", posted=i, ended=i + 1) for i in range(7)]
-    assert "region" in [text.get_text() for text in Timeline(Run(1, events=many)).figure().legends[0].get_texts()]
+
+
+def test_of_many_regions_those_that_took_longest_have_a_tint() -> None:
+    many = [Event(0, i, REGION, f"part {i}", posted=i * 10_000, ended=i * 11_000) for i in range(9)]
+    run = Run(1, events=many)
+    assert Timeline(run).data["regions"] == [f"part {i}" for i in range(2, 9)]
+    assert legend_of(run)[:8] == [*(f"part {i}" for i in range(2, 9)), "other region"]
+    assert legend_of(ring_run(2, 4))[:2] == ["reduce-scatter", "all-gather"]
+    assert legend_of(Run(1, events=many[:1]))[0] == "region"
+
+
+def test_regions_that_only_mark_control_traffic_are_not_drawn() -> None:
+    headers = Event(0, 99, REGION, CONTROL, posted=1_000, ended=2_000)
+    found = bars(Run(2, events=[*served().events, headers]))
+    assert CONTROL not in {bar.name for bar in found.bars} | set(found.regions)
+    assert found.depth == bars(served()).depth
+
+
+def test_what_is_too_narrow_for_hatching_has_none() -> None:
+    waits = [
+        Event(0, i, RECV, "recv", peer=0, posted=a, ended=b, wait_from=a, wait_to=b)
+        for i, (a, b) in enumerate([(0, 1_000_000), (1_000_000, 1_001_000)])
+    ]
+    drawn = Timeline(Run(1, events=waits)).figure().axes[0].collections
+    waiting = [c for c in drawn if to_hex(c.get_facecolor()[0]) == FILLS[WAIT]]
+    assert [c.get_hatch() for c in waiting] == ["////", None]
 
 
 def test_a_message_is_an_arrow_from_its_sender_to_its_receiver() -> None:
