@@ -85,7 +85,6 @@ def _sections(run: Run, step: int) -> Iterator[str]:
     lanes = {"data": bars_data(bars(run), run.function)}
     yield _section("timeline", "Who works, who waits", timeline.SCRIPTS, lanes)
     yield _section("traffic", "Who sends how much to whom", traffic.SCRIPTS, {"data": traffic.traffic_data(run)})
-
     if run.marks("loss"):
         yield _picture("The loss", curves, run)
     if run.marks("update"):
@@ -99,7 +98,8 @@ def _picture(heading: str, view: Callable[[Run], Picture], run: Run) -> str:
         return f"<h2>{heading}</h2>\n<p>Not here: {escape(str(problem))}</p>"
     source = f"data:image/png;base64,{base64.b64encode(png(shown.figure())).decode()}"
     words = escape(shown.caption)
-    return f'<h2>{heading}</h2>\n<img src="{source}" alt="{words}" style="max-width: 100%; border-radius: 10px">\n<p>{words}</p>'
+    picture = f'<img src="{source}" alt="{words}" style="max-width: 100%; border-radius: 10px">'
+    return f"<h2>{heading}</h2>\n{picture}\n<p>{words}</p>"
 
 
 def _section(name: str, heading: str, scripts: tuple[str, ...], state: dict[str, Any]) -> str:

@@ -141,6 +141,13 @@ def test_the_timeline_names_roles_and_regions(opened: Any) -> None:
     assert len(set(tints)) == 3
 
 
+def test_marks_that_would_cover_each_other_are_one_until_the_reader_zooms(opened: Any) -> None:
+    page = opened(Run(1, events=[Event(0, i, MARK, "loss", posted=i * 1000, ended=i * 1000) for i in range(1000)]))
+    marks = page.locator('#timeline path[data-kind="mark"]')
+    assert marks.count() < 200
+    assert sum(int(n) for n in marks.evaluate_all("all => all.map((m) => m.dataset.n)")) == 1000
+
+
 def test_timeline_tells_and_zooms(opened: Any) -> None:
     page = opened(ring_run(4, 10))
     bar = page.locator('#timeline rect[data-kind="send"][data-rank="1"]').first

@@ -51,6 +51,9 @@ def test_the_server_s_port_and_the_others() -> None:
 def test_workers_stand_at_their_number_and_no_bar_on_another() -> None:
     axes = ports({1: served(1), 2: served(2), 7: served(7)}).figure().axes[0]
     assert axes.get_xticks().tolist() == [1, 2, 7]
+    for bars in axes.containers:
+        middles = [bar.get_x() + bar.get_width() / 2 for bar in bars]
+        assert middles == pytest.approx([1, 2, 7], abs=0.45)
     edges = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bars in axes.containers for bar in bars)
     assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(edges))
 
