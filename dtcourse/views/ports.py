@@ -93,6 +93,8 @@ class Ports(Picture):
             look = {"color": "black", "linestyle": "--", "marker": "D", "markersize": 5}
             axes.plot(workers - unit, self.expected, label="formula", **look)
         axes.set_xticks(workers)
+        room = 0.13 * (workers[-1] - workers[0] + 4 * unit)  # for the first number, left of its bars
+        axes.set_xlim(workers[0] - unit - room, workers[-1] + 2.5 * unit)
         axes.set_xlabel("workers")
         axes.set_ylim(0, max(axes.dataLim.y1 * 1.14, 1))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda count, _: size(round(count))))
