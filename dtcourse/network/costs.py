@@ -57,10 +57,13 @@ def gather(world: int, size: int, link: Link) -> Cost:
 
 
 def parameter_server(workers: int, shards: Sequence[int], link: Link) -> Cost:
-    """One round: each worker pulls all shards and pushes a gradient for each. `shards`: bytes on each server.
+    """One round: each worker pushes a gradient to each server and pulls its shard. `shards`: bytes on each server.
 
-    Ranks: the servers first, then the workers. `seconds` are those of the busiest port, twice: what workers need that
-    do not all go to the same server first.
+    Ranks: the servers first, then the workers. `seconds` are the least that one round alone can take, those of the
+    busiest port each way. Two things change them:
+    - Workers that all go to server 0 first queue there: with P equal shards each way takes a P + (W+P-1)/P S b.
+    - Rounds in a row overlap, as ports work both ways at once: the worker that is answered first pushes again while the
+      others still wait. With one server a round then takes 2 a + (W+1) S b.
     """
     size = sum(shards)
     both = (*(workers * shard for shard in shards), *[size] * workers)

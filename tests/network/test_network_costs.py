@@ -76,6 +76,26 @@ def test_parameter_servers_when_no_two_workers_begin_at_the_same(servers):
     assert seconds == pytest.approx(costs.parameter_server(workers, [shard] * servers, slow_port).seconds)
 
 
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_workers_that_all_go_to_the_same_server_first_queue_there(servers):
+    workers, shard = 4, 10_000
+    push = [[(servers + w, server, shard) for w in range(workers)] for server in range(servers)]
+    seconds, _, _ = played(push, servers + workers, Link("10 MB/s"))
+    assert seconds == pytest.approx((workers + servers - 1) * 0.001)
+    assert seconds >= costs.parameter_server(workers, [shard] * servers, Link("10 MB/s")).seconds / 2
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_rounds_with_one_server_overlap(workers):
+    """Answers go out one by one, and each worker pushes as soon as it has its own."""
+    ports, ready, rounds = Ports(LINK, [0] * (workers + 1), [0] * (workers + 1)), [0] * (workers + 1), []
+    for _ in range(3):
+        updated = max(ports.carry(w, 0, 10_000, ready[w]).arrived for w in range(1, workers + 1))
+        ready = [0, *(ports.carry(0, w, 10_000, updated).arrived for w in range(1, workers + 1))]
+        rounds.append(updated)
+    assert (rounds[2] - rounds[1]) / 1e9 == pytest.approx(2 * LINK.latency + (workers + 1) * 0.001)
+
+
 ROOTED = {"broadcast": plans.ring_broadcast, "reduce": plans.ring_reduce}
 
 
