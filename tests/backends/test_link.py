@@ -168,6 +168,28 @@ def test_first_come_first_served(cluster):
         assert messages[0].ready <= messages[1].ready
 
 
+def test_the_order_is_that_of_the_last_side_and_not_that_of_the_waits(cluster):
+    def function():
+        rank, x = dist.get_rank(), torch.ones(WHOLE)
+        if rank == 0:
+            time.sleep(0.1)
+            works = [dist.irecv(torch.empty(WHOLE), source) for source in (1, 2)]
+            time.sleep(0.4)
+            [work.wait() for work in works]
+        elif rank == 1:
+            work = dist.isend(x, 0)
+            time.sleep(0.5)
+            work.wait()
+        elif rank == 2:
+            time.sleep(0.2)
+            dist.send(x, 0)
+
+    cluster.run(function)
+    messages = transfers(cluster)
+    assert_ports_were_kept(messages)
+    assert messages[0].ready <= messages[1].ready
+
+
 def test_a_message_travels_while_its_ends_compute(cluster):
     def function():
         rank, x = dist.get_rank(), torch.ones(WHOLE)
@@ -241,6 +263,19 @@ def test_a_ring_of_messages(cluster):
         return max(max(m.due.values()) for m in messages) - min(m.ready for m in messages)
 
     close_to(costs.ring_all_reduce(4, WHOLE, LINK).seconds, measure)
+
+
+def test_no_ring_is_faster_than_its_formula_by_the_clock(cluster):
+    def function():
+        x = torch.ones(WHOLE)
+        dist.barrier()
+        start = time.perf_counter()
+        for _ in range(3):
+            ring_all_reduce(x)
+        return start, time.perf_counter()
+
+    starts, ends = zip(*cluster.run(function).results, strict=True)
+    assert max(ends) - min(starts) >= 3 * costs.ring_all_reduce(4, WHOLE, LINK).seconds - 1e-5
 
 
 def test_a_root_of_messages(cluster):
