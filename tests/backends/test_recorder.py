@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from dtcourse import Cluster, Link, RankError, mark
+from dtcourse.backends import deaths
 from dtcourse.backends.recording import Recording
 from dtcourse.backends.tape import Files, anonymous_file
 
@@ -305,8 +306,9 @@ def test_threads_of_a_rank_write_into_one_record():
 
 
 def test_a_batch_is_that_of_one_thread():
-    tapes, seen = [Files.create()], []
-    recording = Recording(0, tapes, gate=anonymous_file(), strict=True, device=torch.device("cpu"))
+    tapes, gate, seen = [Files.create()], anonymous_file(), []
+    deaths.clear(gate)
+    recording = Recording(0, tapes, gate, strict=True, device=torch.device("cpu"))
     recording.batched = True
     thread = threading.Thread(target=lambda: seen.append(recording.batched))
     thread.start()
