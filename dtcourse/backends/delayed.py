@@ -10,7 +10,7 @@ import torch
 
 from dtcourse.backends.deaths import died
 from dtcourse.backends.link import ready, sleep_until
-from dtcourse.backends.recorder import RecordedWork
+from dtcourse.backends.recorded_work import RecordedWork
 from dtcourse.backends.recording import now
 from dtcourse.backends.shared_memory import WORKER
 from dtcourse.backends.shared_memory.work import NO_LIMIT

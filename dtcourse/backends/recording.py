@@ -84,6 +84,7 @@ class Recording:
         self.tape.rewind()
         self.ledger.rewind()
         self.pending = 0
+        self.holding_back: set[Any] = set()  # groups that begin messages together
         self.following: set[Any] = set()  # asynchronous collectives whose completion nobody may wait for
         if self.clock:
             self.clock.rewind()
@@ -282,6 +283,8 @@ class Recording:
 
     def settle(self, patient: bool = True) -> None:
         """Note which of the collectives that nobody waited for are complete; on a GPU, wait for them."""
+        for group in list(self.holding_back):
+            group.let_go()
         for work in list(self.following):
             work.settle(patient)
 

@@ -29,8 +29,9 @@ from dtcourse import events
 from dtcourse.backends import shared_memory
 from dtcourse.backends.deaths import MortalStore
 from dtcourse.backends.delayed import DelayedWork
+from dtcourse.backends.every_group import record_all_groups
 from dtcourse.backends.link import EmulatedLink
-from dtcourse.backends.recorder import RecordedWork, record_all_groups
+from dtcourse.backends.recorded_work import RecordedWork
 from dtcourse.backends.recording import RanksDisagree, Recording
 from dtcourse.backends.tape import Files
 from dtcourse.cluster.home import at_home, pack, sound, unpack
