@@ -18,12 +18,12 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.distributed import distributed_c10d as c10d
 
 from dtcourse.backends import strict
 from dtcourse.backends.deaths import Deaths
 from dtcourse.backends.device_clock import DeviceClock, until
 from dtcourse.backends.ledger import Ledger, Posting
+from dtcourse.backends.lines import innermost
 from dtcourse.backends.tape import WIDTH, Column, Files, Kind, Reader, Writer
 from dtcourse.errors import MismatchError
 from dtcourse.events import ANY_RANK, CONTROL
@@ -33,23 +33,6 @@ if TYPE_CHECKING:
     from dtcourse.backends.link import EmulatedLink
 
 now = time.perf_counter_ns
-
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_ROOMS = ("backends", "cluster", "grading", "parameter_server")  # the last: the line that pushes says more
-_NOT_THE_READERS = (
-    os.path.dirname(torch.__file__) + os.sep,
-    *(os.path.join(_OURS, room) + os.sep for room in _ROOMS),
-    os.path.dirname(os.__file__) + os.sep,
-    os.path.realpath(os.path.dirname(os.__file__)) + os.sep,
-    "<frozen",
-)
-
-
-def is_readers(file: str) -> bool:
-    """Whether a source file is the reader's own, or an algorithm, and not torch, Python or the recorder."""
-    if file.startswith(_OURS + os.sep):
-        return not file.startswith(_NOT_THE_READERS[: len(_ROOMS) + 1])
-    return not file.startswith(_NOT_THE_READERS) and f"{os.sep}site-packages{os.sep}" not in file
 
 
 class Group(NamedTuple):
@@ -128,7 +111,7 @@ class Recording:
         `agree_on`: what, besides the operation itself, has to be equal on all ranks. Raises RanksDisagree.
         """
         with self.lock:  # a rank may have several threads: number, row and ledger belong together
-            code, line, control = self._line()
+            code, line, control = innermost(self._readers_code)
             alike = kind, op, group, peer, tag, agree_on, code, line, control, self._labels
             for tensor in tensors:
                 alike += (tensor.dtype, tensor.shape)
@@ -237,25 +220,12 @@ class Recording:
             row[Column.LINE] = self.tape.text(json.dumps([code.co_filename, line, code.co_name]))
         return row
 
-    def _line(self) -> tuple[CodeType | None, int, bool]:
-        """The innermost frame of the reader, and whether torch got here through an object collective."""
-        frame, control, known = sys._getframe(2), False, self._readers_code
-        while frame is not None:
-            code = frame.f_code
-            if code not in known:
-                known[code] = is_readers(code.co_filename)
-            if known[code]:
-                return code, frame.f_lineno, control
-            control = control or ("object" in code.co_name and code.co_filename == c10d.__file__)
-            frame = frame.f_back
-        return None, 0, control
-
     # -- steps --------------------------------------------------------------------------------------------------
 
     def hold(self, step: int) -> None:
         """In a held run: stand still until the reader's process lets the ranks take `step`."""
         if self._held and self._allowed() < step:
-            row = self._row(Kind.HELD, "held", *self._line()[:2])
+            row = self._row(Kind.HELD, "held", *innermost(self._readers_code)[:2])
             row[Column.STEP] = step
             row[Column.ARGUMENTS] = self.tape.tensors(self._watched or ())
             number = self.append(row)
@@ -296,7 +266,7 @@ class Recording:
         self._regions.append(labels)
         self._control += name == CONTROL
         self._labels = self._joined_labels({})
-        run, number = self.run, self.append(row := self._row(Kind.REGION, name, *self._line()[:2]))
+        run, number = self.run, self.append(row := self._row(Kind.REGION, name, *innermost(self._readers_code)[:2]))
         if self.clock:
             self.clock.stamp(number, Column.POSTED)
         try:
@@ -316,7 +286,7 @@ class Recording:
                 self._labels = before
 
     def mark(self, name: str, values: dict[str, Any]) -> None:
-        row = self._row(Kind.MARK, name, *self._line()[:2])
+        row = self._row(Kind.MARK, name, *innermost(self._readers_code)[:2])
         row[Column.LABELS] = self._joined_labels(values)
         self._instant(row)
 

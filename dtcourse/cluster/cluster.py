@@ -6,9 +6,7 @@ import contextlib
 import html
 import itertools
 import linecache
-import math
 import os
-import pickle
 import sys
 import threading
 import weakref
@@ -17,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from dtcourse.backends.link import free_ports
-from dtcourse.cluster import explain, record
+from dtcourse.cluster import door, explain, record, verdict
 from dtcourse.cluster.crew import Crew
 from dtcourse.cluster.devices import place
 from dtcourse.cluster.interrupts import in_one_piece
@@ -26,11 +24,10 @@ from dtcourse.cluster.namespace import run_cell
 from dtcourse.cluster.rank import Order
 from dtcourse.cluster.shipping import Shipper
 from dtcourse.cluster.supervise import Ending, Outcome, Supervisor
-from dtcourse.errors import Deadlock, MismatchError, RankDied, RankError, RunError, RunStopped, RunTimeout
+from dtcourse.errors import RunError
 from dtcourse.network import Link
 from dtcourse.run import Run
 
-MAX_WORLD = 64
 _cells = itertools.count(1)
 _CLOSE_PATIENCE = 5.0  # seconds for a run to end because the cluster is closed
 _FREE = (1 << 62).to_bytes(8, sys.byteorder)  # a gate that holds nobody
@@ -66,16 +63,11 @@ class Cluster:
         slow: Mapping[int, float] | None = None,
         strict: bool = False,
     ) -> None:
-        if not isinstance(world_size, int) or not 1 <= world_size <= MAX_WORLD:
-            raise ValueError(f"a cluster has 1 to {MAX_WORLD} ranks, not {world_size!r}")
-        if link is not None and not isinstance(link, Link):
-            raise TypeError(f'link is a Link, as in link=Link("1 Gbit/s", "50 us"), or None, not {link!r}')
-        if link and (device == "cuda" or backend == "nccl"):
-            raise ValueError("a link is emulated between ranks on the CPU alone: leave device and backend away")
+        door.check_world_size(world_size)
+        door.check_timeout(timeout)
+        door.check_link(link, device, backend)
         placement = place(world_size, "cpu" if link else device, backend)
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
-        self.link, self.slow = link, _checked_slow(slow or {}, world_size)
+        self.link, self.slow = link, door.checked_slow(slow or {}, world_size)
         self.world_size, self.backend, self.timeout = world_size, placement.backend, timeout
         self.last_run: Run | None = None  # of the latest run, also if it failed
         self._shipper = Shipper()
@@ -114,19 +106,8 @@ class Cluster:
         Raises RankError, Deadlock, MismatchError, RankDied, RunTimeout or RunStopped; each carries the record as
         `error.run`, and the cluster is ready again. Raises TypeError if the function or an argument cannot be sent.
         """
-        self._check_may_die(may_die)
+        door.check_may_die(may_die, self.world_size, self.backend)
         return self._run(function, args, kwargs, Order.WATCH if watch else 0, frozenset(may_die))
-
-    def _check_may_die(self, may_die: Collection[int]) -> None:
-        ranks = range(self.world_size)
-        if unknown := [rank for rank in may_die if rank not in ranks]:
-            raise ValueError(f"may_die lists ranks from 0 to {self.world_size - 1}, and {unknown[0]!r} is none")
-        if set(may_die).issuperset(ranks):
-            raise ValueError("may_die lists all ranks: leave out one that sees the run to its end")
-        if may_die and self.backend != "shared_memory":
-            raise ValueError(
-                f"may_die needs the backend shared_memory: on {self.backend} the death of a rank ends the run"
-            )
 
     def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Live:
         """Start a watched run whose ranks stand still before each step; returns at once.
@@ -230,8 +211,8 @@ class Cluster:
         self, function: Callable[..., Any], supervisor: Supervisor, outcome: Outcome
     ) -> tuple[Run, BaseException | None]:
         """The run, or its error; and ranks that are ready again."""
-        error = self._error(supervisor, outcome)
-        results, unreadable = self._results(outcome)
+        error = verdict.error(self._crew, supervisor, outcome, closed=self._closing)
+        results, unreadable = verdict.results(outcome, self.world_size)
         error = error or unreadable
         run = self._record(function, outcome, results, error)
         self.last_run = run
@@ -239,17 +220,6 @@ class Cluster:
         if isinstance(error, RunError):
             error.run = run
         return run, error
-
-    def _results(self, outcome: Outcome) -> tuple[list[Any], RankError | None]:
-        results: list[Any] = [None] * self.world_size
-        problem = None
-        for rank, answer in sorted(outcome.answers.items()):
-            if answer.result is not None:
-                try:
-                    results[rank] = pickle.loads(answer.result)
-                except Exception as reason:
-                    problem = problem or RankError(explain.unreadable(rank, reason), rank=rank)
-        return results, problem
 
     def _record(
         self, function: Callable[..., Any], outcome: Outcome, results: list[Any], error: BaseException | None
@@ -269,38 +239,6 @@ class Cluster:
             returned=sorted(getattr(error, "returned", ())),
             dead=outcome.dead,
         )
-
-    def _error(self, supervisor: Supervisor, outcome: Outcome) -> BaseException | None:
-        failures = {rank: a.failure for rank, a in outcome.answers.items() if a.failure}
-        for failure in failures.values():
-            if failure.disagree:
-                return MismatchError(explain.mismatch(failure.disagree, self._crew.readers))
-        if outcome.ending is Ending.STOPPED:
-            at = [f"rank {r}: {explain.stopped_at(f)}" for r, f in sorted(failures.items())]
-            why = "the cluster was closed during the run" if self._closing else "the run was stopped"
-            return RunStopped("\n  ".join([why, *at]))
-        if outcome.ending is Ending.DIED:
-            rank = next(r for r in outcome.dead if r not in supervisor.may_die)
-            return RankDied(explain.death(rank, self._crew.end().get(rank)), rank=rank)
-        if outcome.ending is Ending.DEADLOCK:
-            return self._deadlock(supervisor, outcome)
-        if outcome.ending is Ending.TIMEOUT:
-            return RunTimeout(explain.timeout(self.timeout, supervisor.running, supervisor.watch))
-        if outcome.ending is Ending.FAILED:
-            first = next(iter(failures.values()))
-            if first.died is not None:
-                how = explain.death(first.died, self._crew.end().get(first.died))
-                return RankDied(explain.needed(how, failures), rank=first.died)
-            rank, *also = sorted(r for r, f in failures.items() if (f.kind, f.message) == (first.kind, first.message))
-            return RankError(explain.failure(rank, failures[rank], also, sorted(supervisor.running)), rank=rank)
-        return None
-
-    def _deadlock(self, supervisor: Supervisor, outcome: Outcome) -> Deadlock:
-        returned, readers = set(outcome.answers), self._crew.readers
-        computing = set(supervisor.running) - set(outcome.stuck)
-        waits = [(r, explain.short(w, readers[r]), w.needs) for r, w in sorted(outcome.stuck.items())]
-        text = explain.deadlock(outcome.stuck, returned, computing, outcome.dead, readers)
-        return Deadlock(text, waits=waits, returned=frozenset(returned))
 
     def _restore(self, supervisor: Supervisor, outcome: Outcome) -> None:
         """Keep the ranks if they are all at rest; otherwise start new ones."""
@@ -366,15 +304,3 @@ class Cluster:
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
-
-
-def _checked_slow(slow: Mapping[int, float], world_size: int) -> dict[int, float]:
-    if not isinstance(slow, Mapping):
-        raise TypeError(f"slow says how many times slower which rank is, as in slow={{2: 3.0}}, not {slow!r}")
-    for rank, factor in slow.items():
-        if type(rank) is not int or not 0 <= rank < world_size:
-            raise ValueError(f"slow names rank {rank!r}, and the cluster has the ranks 0 to {world_size - 1}")
-        number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
-        if not number or not 1 <= factor < math.inf:
-            raise ValueError(f"rank {rank} can be 1 or more times slower, not {factor!r}")
-    return {rank: float(factor) for rank, factor in slow.items() if factor > 1}

@@ -9,7 +9,7 @@ import signal
 import time
 
 from dtcourse.backends.ledger import Posting
-from dtcourse.backends.recording import is_readers
+from dtcourse.backends.lines import is_readers
 from dtcourse.backends.tape import Column, Kind, Reader
 from dtcourse.cluster import sources
 from dtcourse.cluster.crew import Member

@@ -49,7 +49,7 @@ class Supervisor:
     """For one run. `running` are the ranks that have not answered; the death of one in `may_die` does not end it."""
 
     def __init__(self, crew: Crew, timeout: float | None, may_die: Collection[int] = ()) -> None:
-        self._crew, self._timeout, self.may_die = crew, timeout, may_die
+        self._crew, self.timeout, self.may_die = crew, timeout, may_die
         self.watch = Watch(crew.readers, crew.gate)
         self.running: dict[int, Member] = {m.rank: m for m in crew.members}
         self.outcome = Outcome()
@@ -137,7 +137,7 @@ class Supervisor:
         elif stuck:
             self.outcome.stuck = stuck
             self._end(Ending.DEADLOCK)
-        elif self._timeout is not None and now - start - self._time_held > self._timeout:
+        elif self.timeout is not None and now - start - self._time_held > self.timeout:
             self._end(Ending.TIMEOUT)
 
     def _end(self, ending: Ending) -> None:

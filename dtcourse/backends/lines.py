@@ -1,0 +1,41 @@
+"""Which line of the reader's own source is at work: the innermost frame outside torch, Python and the recorder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType
+
+import torch
+from torch.distributed import distributed_c10d as c10d
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_ROOMS = ("backends", "cluster", "grading", "parameter_server")  # the last: the line that pushes says more
+_NOT_THE_READERS = (
+    os.path.dirname(torch.__file__) + os.sep,
+    *(os.path.join(_OURS, room) + os.sep for room in _ROOMS),
+    os.path.dirname(os.__file__) + os.sep,
+    os.path.realpath(os.path.dirname(os.__file__)) + os.sep,
+    "<frozen",
+)
+
+
+def is_readers(file: str) -> bool:
+    """Whether a source file is the reader's own, or an algorithm, and not torch, Python or the recorder."""
+    if file.startswith(_OURS + os.sep):
+        return not file.startswith(_NOT_THE_READERS[: len(_ROOMS) + 1])
+    return not file.startswith(_NOT_THE_READERS) and f"{os.sep}site-packages{os.sep}" not in file
+
+
+def innermost(known: dict[CodeType, bool]) -> tuple[CodeType | None, int, bool]:
+    """The innermost frame of the reader, and whether torch got here through an object collective."""
+    frame, control = sys._getframe(2), False
+    while frame is not None:
+        code = frame.f_code
+        if code not in known:
+            known[code] = is_readers(code.co_filename)
+        if known[code]:
+            return code, frame.f_lineno, control
+        control = control or ("object" in code.co_name and code.co_filename == c10d.__file__)
+        frame = frame.f_back
+    return None, 0, control
