@@ -196,12 +196,22 @@ class _Server:
                     except OSError as problem:
                         answer = problem
                     _send(self._sock, answer)
+                elif not self._ranks:
+                    self._use_the_pause()
         except (EOFError, ConnectionError):
             pass
         finally:
             self._end(list(self._ranks))
             for folder in self._folders:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def _use_the_pause(self) -> None:
+        """Nobody has asked for a rank yet: load what each would load for its first optimizer, in a second or two."""
+        if "torch._dynamo" not in sys.modules:
+            import torch._dynamo  # noqa: F401
+
+            gc.collect()
+            gc.freeze()
 
     def _fork(self, arguments: dict[str, Any], fds: list[int]) -> int:
         try:

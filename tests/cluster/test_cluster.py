@@ -348,6 +348,23 @@ def script(text: str, **kwargs):
     )
 
 
+def test_before_the_first_cluster_the_fork_server_loads_what_optimizers_need():
+    text = """
+    import sys, time
+    from dtcourse import Cluster
+
+    while True:  # until the pause was long enough
+        time.sleep(1)
+        with Cluster(1) as cluster:
+            if cluster.run(lambda: "torch._dynamo" in sys.modules).results[0]:
+                print("loaded")
+                break
+        time.sleep(2)
+    """
+    with script(text) as process:
+        assert process.stdout.read() == "loaded\n"
+
+
 def test_an_unguarded_script_works(tmp_path):
     file = tmp_path / "script.py"
     file.write_text(
