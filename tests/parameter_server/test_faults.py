@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -130,10 +133,19 @@ def test_nan_gradients_are_not_our_business(cluster):
     assert cluster(2).run(job).results[0]["0.bias"].isnan().all()
 
 
+def test_the_same_job_in_plain_processes(tmp_path):
+    """As torchrun starts them, but over a file and loopback."""
+    script = Path(__file__).with_name("without_a_cluster.py")
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
+    command = [sys.executable, script]
+    ranks = [subprocess.Popen([*command, str(r), tmp_path / "store"], env=environment) for r in range(3)]
+    assert [rank.wait() for rank in ranks] == [0, 0, 0]
+
+
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 MOMENTUM = {"lr": 0.1, "momentum": 0.9}
-decay = partial(torch.optim.lr_scheduler.StepLR, step_size=3, gamma=0.5)
+decay = partial(torch.optim.lr_scheduler.StepLR, step_size=5, gamma=0.5)
 
 
 class DiesAt(Synchronous):
