@@ -83,8 +83,7 @@ def _noting_batches(batch_isend_irecv: Callable[..., Any], recording: Recording)
             works = batch_isend_irecv(operations)
         finally:
             recording.batched = False
-        for group in list(recording.holding_back):
-            group.let_go()
+        recording.let_go()
         return works
 
     return noting

@@ -4,8 +4,8 @@ NCCL queues an operation on a stream of the GPU and lets the host go on; `wait` 
 wait is one of the host, too: so a hang is found on the reader's line that waits, and a step is known when it is over.
 
 Messages that NCCL is given one by one run one after the other: two ranks that both send first hang, although each has
-a receive to come. So they are held back until the rank waits for one of them, or does something else together with
-others, and then begin together, as dist.batch_isend_irecv would begin them.
+a receive to come. So they are held back until the rank waits for anything, or enters a collective, and then begin
+together, as dist.batch_isend_irecv would begin them.
 """
 
 from __future__ import annotations
@@ -63,13 +63,12 @@ class StreamWork(RecordedWork):
         self._inner = batch
 
     def _wait(self, timeout: timedelta) -> bool:
-        self._group.let_go()
         done = self._inner.wait(timeout)
         until(self._group.recording.clock.event())
         return done
 
     def is_completed(self) -> bool:
-        self._group.let_go()
+        self._group.recording.let_go()
         return super().is_completed()
 
     def follow(self) -> StreamWork:

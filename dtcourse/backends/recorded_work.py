@@ -58,6 +58,7 @@ class RecordedWork(dist._Work):
         recording = self._group.recording
         if self._run is not recording.run or not self._open:
             return self._inner.wait(timeout)
+        recording.let_go()
         # with a limit it will go on by itself: nobody shall take it for stuck
         wait_from = self._wait_from or (begin_to_wait(recording, self._posting) if timeout == _FOREVER else now())
         try:

@@ -137,6 +137,7 @@ class Recorder(dist.ProcessGroup):
             recording.tape.fill(posting.number, Column.CONTROL, 1)
         if getattr(opts, "asyncOp", True):
             return self._work(self, enter(), posting, tensors).follow()
+        recording.let_go()
         # torch waits for it at once; a backend may do all the work, and the waiting, as it enters
         wait_from = begin_to_wait(recording, posting)
         try:

@@ -253,10 +253,14 @@ class Recording:
 
     def settle(self, patient: bool = True) -> None:
         """Note which of the collectives that nobody waited for are complete; on a GPU, wait for them."""
-        for group in list(self.holding_back):
-            group.let_go()
+        self.let_go()
         for work in list(self.following):
             work.settle(patient)
+
+    def let_go(self) -> None:
+        """Begin the messages that were held back: this rank is about to wait, and others may wait for them."""
+        for group in list(self.holding_back):
+            group.let_go()
 
     # -- what the reader adds (`dtcourse.events.Sink`) -------------------------------------------------------------
 

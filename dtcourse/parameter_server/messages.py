@@ -60,13 +60,13 @@ class Wire:
 
     def tell(self, rank: int, kind: Kind, step: int = 0, version: int = 0, count: int = 0) -> Sent:
         """Start to send a header."""
-        header = torch.tensor(Header(kind, dist.get_rank(), step, version, count))
+        header = torch.tensor(Header(kind, dist.get_rank(), step, version, count), device="cpu")
         with region("control"):
             return Sent(dist.isend(header, rank, group=self._control), header)
 
     def hear(self, rank: int | None = None) -> Header:
         """The next header, from `rank` or from any rank. Raises ConnectionError if that rank is dead."""
-        header = torch.empty(len(Header._fields), dtype=torch.int64)
+        header = torch.empty(len(Header._fields), dtype=torch.int64, device="cpu")
         with region("control"):
             work = dist.irecv(header, rank, group=self._control)
         work.wait()  # outside: waiting is no work of anybody's
@@ -79,7 +79,7 @@ class Wire:
             return [sent, Sent(dist.isend(content, rank, group=self._control), content)]
 
     def hear_text(self, rank: int) -> str:
-        content = torch.empty(self.hear(rank).count, dtype=torch.uint8)
+        content = torch.empty(self.hear(rank).count, dtype=torch.uint8, device="cpu")
         with region("control"):
             work = dist.irecv(content, rank, group=self._control)
         work.wait()
