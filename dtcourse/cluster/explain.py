@@ -80,6 +80,8 @@ def _chain(stuck: dict[int, Wait], returned: set[int]) -> str:
 
 def _hint(stuck: dict[int, Wait], gone: bool) -> str:
     kinds = {wait.posting.kind for wait in stuck.values()}
+    if itself := [rank for rank, wait in stuck.items() if rank in wait.needs]:
+        return f"Rank {itself[0]} waits for itself: leave out its own number where it goes through the others."
     if gone:
         return "Every rank has to take part as often as the others expect: look for a loop or an `if` that ends early."
     if kinds == {Kind.SEND}:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
 from dtcourse.events import Line
 from dtcourse.run import Run
 from dtcourse.views import words
@@ -12,47 +14,59 @@ from dtcourse.views import words
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was seen and what was expected, in words; the step at which the player shows it; the line, if known."""
+    """What was seen and what was expected, in words; the step at which the player shows it; the line, if known.
+
+    `drawing`: a few lines of characters that show it better than a picture of the run would.
+    """
 
     message: str
     step: int = 0
     rank: int | None = None
     line: Line | None = None
+    drawing: str = ""
 
 
 class CheckFailed(AssertionError):
-    """A test failed. `run` and `step` are for the player; None if there was no run to show."""
+    """A test failed. `run` and `step` are for the picture: None if there was no run. A `drawing` replaces it."""
 
-    def __init__(self, message: str, run: Run | None = None, step: int = 0) -> None:
-        super().__init__(message)
-        self.run, self.step = run, step
+    def __init__(self, message: str, run: Run | None = None, step: int = 0, drawing: str = "") -> None:
+        super().__init__(f"{message}\n{drawing}" if drawing else message)
+        self.run, self.step, self.drawing = run, step, drawing
 
 
 class NotWritten(CheckFailed):
     """The function under test is still the stub that the exercise came with."""
 
 
-def fail_on(run: Run, findings: Iterable[Finding]) -> None:
-    """Raise CheckFailed with the earliest of the findings, if there are any."""
+def fail_on(run: Run, findings: Iterable[Finding], given: str | None = None) -> None:
+    """Raise CheckFailed with the earliest of the findings, if there are any.
+
+    `given`: what the ranks were given, in words, if it was not one tensor each.
+    """
     __tracebackhide__ = True  # pytest: the test's own line is what matters
     found = sorted(findings, key=lambda f: (f.step, -1 if f.rank is None else f.rank))
     if not found:
         return
     first = found[0]
-    sizes = [e.arguments[0].numel() for e in run.events if e.arguments]
-    lines = [f"{situation(run.function, run.world_size, sizes[0] if sizes else None)}: {first.message}."]
+    given = given or elements_each(next((e.arguments[0] for e in run.events if e.arguments), None))
+    lines = [f"{situation(run.function, run.world_size, given)}: {first.message}."]
     if first.line:
         lines.append(f"  at {first.line.file}, line {first.line.number}:  {run.source_line(first.line)}")
     more = sorted({f.rank for f in found if f.step == first.step and f.rank not in (None, first.rank)})
     if more:
         lines.append(f"  ({words.ranks(more)}: not as expected there either)")
-    raise CheckFailed("\n".join(lines), run, first.step)
+    raise CheckFailed("\n".join(lines), run, first.step, first.drawing)
 
 
-def situation(function: str, world: int, elements: int | None) -> str:
+def situation(function: str, world: int, given: str | None) -> str:
     """ "ring_all_reduce on 3 ranks, 7 elements each": what was called, and on what."""
     ranks = f"{function} on {number_of(world, 'rank')}"
-    return ranks if elements is None else f"{ranks}, {number_of(elements, 'element')} each"
+    return f"{ranks}, {given}" if given else ranks
+
+
+def elements_each(tensor: torch.Tensor | None) -> str | None:
+    """What the ranks were given, if they were given tensors like this one."""
+    return None if tensor is None else f"{number_of(tensor.numel(), 'element')} each"
 
 
 def number_of(count: int, what: str) -> str:

@@ -6,8 +6,9 @@ import linecache
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -35,9 +36,20 @@ def examine(file: str) -> Contents:
     return Contents(tuple(name for name, value in vars(module).items() if callable(value)))
 
 
-def call(file: str, function: str, *args: Any, group: Sequence[int] | None = None) -> Any:
-    """Call the function of that name. `group`: the ranks of a sub-group that it is given; the others do not call it."""
+def call(
+    file: str,
+    function: str,
+    *args: Any,
+    group: Sequence[int] | None = None,
+    around: Callable[..., Any] | None = None,
+) -> Any:
+    """Call the function of that name. `group`: the ranks of a sub-group that it is given; the others do not call it.
+
+    `around` is called in its place, with the function as its first argument.
+    """
     found = getattr(load(file), function)
+    if around is not None:
+        found = partial(around, found)
     if group is None:
         return found(*args)
     subgroup = dist.new_group(list(group))

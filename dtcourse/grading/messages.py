@@ -1,8 +1,8 @@
 """What messages a run has to show, as pure functions from a `Run` to findings; no exercise in particular, no processes.
 
 Values are read from `provenance` tensors, so what a message carries is known however the code got it there: through
-views, clones, or NumPy. The n-th message of a rank is held against the n-th that the schedule asks for. Messages
-without elements may be sent or left out.
+views, clones, or NumPy. The n-th message of a rank is held against the n-th that the schedule asks for, or, where the
+order is free, against the one that has to go to the same rank. Messages without elements may be sent or left out.
 
 Ranks and chunks are numbered within the group that communicates. `members` are its global ranks, if it is not the
 whole world; findings name those. `name` is the algorithm in words: "the ring".
@@ -17,19 +17,28 @@ import torch
 
 from dtcourse.events import COLLECTIVE, NEW_GROUP, Event, channel
 from dtcourse.grading.findings import Finding, number_of
-from dtcourse.grading.reading import chunk_text, counted, last_step, name_of, once, start_of, summed
+from dtcourse.grading.reading import (
+    chunk_text,
+    counted,
+    last_step,
+    name_of,
+    once,
+    span_of,
+    start_of,
+    summed,
+    summed_positions,
+)
 from dtcourse.origins import contributions
 from dtcourse.raw import dtype_name
 from dtcourse.run import Run
-from dtcourse.views.chunks import cuts
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """What a rank has to send in one step: a chunk, summed over the ranks `of`, to the rank `to`."""
+    """What a rank has to send: a chunk (None: the whole tensor), summed over the ranks `of`, to the rank `to`."""
 
     to: int
-    chunk: int
+    chunk: int | None
     of: tuple[int, ...]
 
 
@@ -52,37 +61,66 @@ def never_waited(run: Run) -> Iterator[Finding]:
 
 
 def messages(
-    run: Run, schedule: Sequence[Sequence[Parcel]], name: str, members: Sequence[int] | None = None
+    run: Run,
+    schedule: Sequence[Sequence[Parcel]],
+    name: str,
+    members: Sequence[int] | None = None,
+    in_order: bool = True,
 ) -> Iterator[Finding]:
-    """Each rank sends what `schedule[rank]` says, in this order, and nothing else."""
+    """Each rank sends what `schedule[rank]` says, in this order (or in any), and nothing else."""
     yield from own_messages(run)
     yield from never_waited(run)
     members = range(len(schedule)) if members is None else members
     for rank, parcels in zip(members, schedule, strict=True):
-        yield from _of_rank(run, rank, parcels, members, name)
+        yield from _of_rank(run, rank, parcels, members, name, in_order)
     for e in run.messages():
         if e.rank not in members:
             yield Finding(f"rank {e.rank} sent to rank {e.peer}, and is not in the group", e.step, e.rank, e.line)
 
 
-def _of_rank(run: Run, rank: int, parcels: Sequence[Parcel], members: Sequence[int], name: str) -> Iterator[Finding]:
+def _of_rank(
+    run: Run, rank: int, parcels: Sequence[Parcel], members: Sequence[int], name: str, in_order: bool
+) -> Iterator[Finding]:
     start = start_of(run, rank)
     if start is None:
         return
-    sizes = [stop - begin for begin, stop in cuts(start.numel(), len(members))]
-    planned = [(step, parcel) for step, parcel in enumerate(parcels, 1) if sizes[parcel.chunk]]
+    length, world = start.numel(), len(members)
+    spans = [span_of(parcel.chunk, length, world) for parcel in parcels]
+    planned = [(step, p) for step, (p, (begin, stop)) in enumerate(zip(parcels, spans, strict=True), 1) if begin < stop]
     seen = [e for e in run.messages(rank) if e.bytes]
+    if not in_order:
+        seen, planned = _by_receiver(seen, planned, members)
     for e, (step, parcel) in zip(seen, planned, strict=False):
-        if said := _differs(e, parcel, step, start, members, name):
-            yield Finding(said + _too_early(run, e, step, sizes[parcel.chunk]), e.step, rank, e.line)
+        if said := _differs(e, parcel, step if in_order else e.step, start, members, name):
+            before = run.receives(rank)[: step - 1] if in_order else _posted_before(run, e)
+            begin, stop = span_of(parcel.chunk, length, world)
+            yield Finding(said + _too_early(e, before, stop - begin), e.step, rank, e.line)
     sent = f"rank {rank} sent {number_of(len(seen), 'message')}; {name} sends {len(planned)}"
     if len(seen) < len(planned):
         step, parcel = planned[len(seen)]
-        yield Finding(f"{sent}: chunk {parcel.chunk} in step {step} is missing", step, rank)
+        what = "the whole tensor" if parcel.chunk is None else f"chunk {parcel.chunk}"
+        place = f"in step {step}" if in_order else f"to rank {members[parcel.to]}"
+        yield Finding(f"{sent}: {what} {place} is missing", step if in_order else last_step(run) + 1, rank)
     elif len(seen) > len(planned):
         e = seen[len(planned)]
-        what = name_of(e.payload, start.numel(), len(members))[1]
+        what = name_of(e.payload, length, world)[1]
         yield Finding(f"{sent}: {what} to rank {e.peer} is one too many", e.step, rank, e.line)
+
+
+Planned = list[tuple[int, Parcel]]  # with the step of each
+
+
+def _by_receiver(seen: list[Event], planned: Planned, members: Sequence[int]) -> tuple[list[Event], Planned]:
+    """Both in another order: what went to a rank beside what has to go there, and at the end what has no partner."""
+    pairs, others, left = [], [], list(planned)
+    for e in seen:
+        match = next((p for p in left if members[p[1].to] == e.peer), None)
+        if match is None:
+            others.append(e)
+        else:
+            left.remove(match)
+            pairs.append((e, match))
+    return [e for e, _ in pairs] + others, [p for _, p in pairs] + left
 
 
 def _differs(e: Event, parcel: Parcel, step: int, start: torch.Tensor, members: Sequence[int], name: str) -> str | None:
@@ -93,24 +131,31 @@ def _differs(e: Event, parcel: Parcel, step: int, start: torch.Tensor, members: 
     if e.dtype != dtype_name(start.dtype):
         how = f"rank {rank} sent {e.dtype} in step {step}; its tensor holds {dtype_name(start.dtype)}"
         return f"{how}: send the elements as they are"
-    payload = e.payload.flatten()
-    if torch.equal(payload, summed(cuts(length, world)[parcel.chunk], parcel.of, world)):
+    payload, span = e.payload.flatten(), span_of(parcel.chunk, length, world)
+    if torch.equal(payload, summed(span, parcel.of, world)):
         return None
     chunk, what = name_of(payload, length, world)
-    if chunk is None:
-        return f"rank {rank} sent {what} in step {step}; {name} sends {chunk_text(parcel.chunk, length, world)} there"
-    if chunk != parcel.chunk:
-        return f"rank {rank} sent chunk {chunk} in step {step}; {name} sends chunk {parcel.chunk} there"
+    if len(parcel.of) > 1 and torch.equal(payload, summed(span, parcel.of, world) // len(parcel.of)):
+        return f"rank {rank} sent the average in step {step}; {name} sends the sum there"
+    if summed_positions(payload, world) != span:
+        both = chunk is not None and parcel.chunk is not None
+        wanted = f"chunk {parcel.chunk}" if both else chunk_text(parcel.chunk, length, world)
+        return f"rank {rank} sent {what} in step {step}; {name} sends {wanted} there"
+    what = "the whole tensor" if parcel.chunk is None else what
     seen = next(c for v in payload.tolist() if (c := contributions(v, world)) != once(parcel.of, world))
     return (
-        f"rank {rank} sent chunk {chunk} in step {step} with {counted(seen, members)}; "
+        f"rank {rank} sent {what} in step {step} with {counted(seen, members)}; "
         f"{name} sends it with {counted(once(parcel.of, world), members)} there"
     )
 
 
-def _too_early(run: Run, e: Event, step: int, size: int) -> str:
-    """Words for a message of the right size that was sent while what an earlier step receives was not there yet."""
-    before = run.receives(e.rank)[: step - 1]
+def _posted_before(run: Run, e: Event) -> list[Event]:
+    """What the rank had started to receive when it sent this."""
+    return [r for r in run.receives(e.rank) if r.posted < e.posted]
+
+
+def _too_early(e: Event, before: Sequence[Event], size: int) -> str:
+    """Words for a message of the right size that was sent while what is received `before` it was not there yet."""
     late = any(r.wait_from and r.wait_from > e.posted and r.ended and r.ended > e.posted for r in before)
     if not late or e.payload.numel() != size:
         return ""
@@ -122,6 +167,14 @@ def sent_bytes(run: Run, expected: Sequence[int], formulas: Sequence[str], name:
     for rank, (count, formula) in enumerate(zip(expected, formulas, strict=True)):
         if (seen := run.bytes_sent(rank)) != count:
             what = f"rank {rank} sent {seen:,} bytes in all; {name} sends {formula} = {count:,}"
+            yield Finding(what, last_step(run), rank)
+
+
+def received_bytes(run: Run, expected: Sequence[int], formulas: Sequence[str], name: str) -> Iterator[Finding]:
+    """Each rank receives exactly so many bytes in all. `formulas` say how they come about."""
+    for rank, (count, formula) in enumerate(zip(expected, formulas, strict=True)):
+        if (seen := run.bytes_received(rank)) != count:
+            what = f"rank {rank} received {seen:,} bytes in all; {name} brings it {formula} = {count:,}"
             yield Finding(what, last_step(run), rank)
 
 

@@ -27,7 +27,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One test. `message` says what was seen and what was expected; `run` and `step` are what the player shows."""
+    """One test. `message` says what was seen and what was expected; `run` and `step` are what the picture shows."""
 
     test: Test
     outcome: Outcome

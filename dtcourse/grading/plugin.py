@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import dtcourse.cluster  # noqa: F401 - first of all that loads torch: the ranks' own process loads it meanwhile
+from dtcourse.events import RETURN
 from dtcourse.grading.findings import CheckFailed, NotWritten
 from dtcourse.grading.outcome import RESULTS, Outcome
 from dtcourse.grading.submission import Submission
@@ -69,7 +70,7 @@ class Results:
             line["outcome"] = Outcome.NOT_WRITTEN
         if isinstance(problem, CheckFailed):
             line |= {"message": str(problem), "step": problem.step}
-            if problem.run and any(e.arguments for e in problem.run.events):
+            if problem.run and not problem.drawing and any(e.arguments or e.kind != RETURN for e in problem.run.events):
                 if id(problem) not in self._saved:
                     self._saved[id(problem)] = problem, problem.run.save(self._folder / f"{test}.run").name
                 line["run"] = self._saved[id(problem)][1]

@@ -10,7 +10,7 @@ from dtcourse.events import RETURN
 from dtcourse.grading.findings import number_of
 from dtcourse.origins import position
 from dtcourse.run import Run
-from dtcourse.views.chunks import cuts, which
+from dtcourse.views.chunks import cuts, pieces, which
 
 
 def start_of(run: Run, rank: int) -> torch.Tensor | None:
@@ -43,8 +43,25 @@ def name_of(values: torch.Tensor, length: int, world: int) -> tuple[int | None, 
     return which(values, torch.empty(length), world, True)
 
 
-def chunk_text(chunk: int, length: int, world: int) -> str:
-    """ "chunk 1 (positions 3 to 5)"."""
+def span_of(chunk: int | None, length: int, world: int) -> tuple[int, int]:
+    """The positions [start, stop) of a chunk; None is the whole tensor."""
+    return (0, length) if chunk is None else cuts(length, world)[chunk]
+
+
+def summed_positions(values: torch.Tensor, world: int) -> tuple[int, int] | None:
+    """The positions [start, stop) that these values are sums of; None if they are not neighbours in their order."""
+    if values.dtype != torch.int64 or not values.numel():
+        return None
+    start = position(int(values.flatten()[0]), world)
+    if start is None or any(piece.moved != start for piece in pieces(values.flatten(), world)):
+        return None
+    return start, start + values.numel()
+
+
+def chunk_text(chunk: int | None, length: int, world: int) -> str:
+    """ "chunk 1 (positions 3 to 5)", "the whole tensor"."""
+    if chunk is None:
+        return "the whole tensor"
     start, stop = cuts(length, world)[chunk]
     return f"chunk {chunk} ({f'position {start}' if stop - start == 1 else f'positions {start} to {stop - 1}'})"
 

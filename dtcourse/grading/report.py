@@ -1,4 +1,4 @@
-"""`Report`: what `check` says. In a notebook a short table, and the chunk player at the step where it went wrong."""
+"""`Report`: what `check` says. In a notebook a short table, and a picture of the run in which it went wrong."""
 
 from __future__ import annotations
 
@@ -50,10 +50,15 @@ class Report:
         return found[0] if found else None
 
     @property
-    def player(self) -> Any:
-        """The chunk player at the step where the first failure shows; None if there is nothing to show."""
+    def picture(self) -> Any:
+        """What shows the first failure: the chunk player at its step, if the ranks were given tensors, or the timeline.
+
+        None if nothing happened that could be drawn, or if the message has a drawing of its own.
+        """
         first = self.first_failure
-        return first.run.player(step=first.step) if first and first.run else None
+        if first is None or (run := first.run) is None:
+            return None
+        return run.player(step=first.step) if any(e.arguments for e in run.events) else run.timeline()
 
     # -- words --------------------------------------------------------------------------------------------------
 
@@ -95,8 +100,8 @@ class Report:
         content = {"text/plain": repr(self), "text/html": self._repr_html_()}
         if self.place is None or not self.place.take_over(content):
             display(content, raw=True)
-        if (player := self.player) is not None:
-            display(player)
+        if (picture := self.picture) is not None:
+            display(picture)
 
 
 def _row(result: Result) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 
 from dtcourse.cluster import Cluster, per_rank
 from dtcourse.errors import Deadlock, RankError, RunError, RunTimeout
-from dtcourse.grading.findings import CheckFailed, NotWritten, situation
+from dtcourse.grading.findings import CheckFailed, NotWritten, elements_each, situation
 from dtcourse.grading.glance import NOT_WRITTEN, no_function, uses
 from dtcourse.grading.loading import Contents, call, examine
 from dtcourse.grading.reading import last_step
@@ -54,18 +54,30 @@ class Submission:
         self._settled: dict[str, CheckFailed] = {}  # function -> how it failed: it is not run again
         self._endless: set[str] = set()  # those of them that timed out
 
-    def run(self, name: str, *args: Any, world: int, group: Sequence[int] | None = None) -> Run:
+    def run(
+        self,
+        name: str,
+        *args: Any,
+        world: int,
+        group: Sequence[int] | None = None,
+        around: Callable[..., Any] | None = None,
+        given: str | None = None,
+    ) -> Run:
         """Run the function `name` of the file on `world` ranks, watched; `per_rank(...)` among the arguments is meant.
 
-        `group`: the function gets this sub-group as `group`, and only its ranks call it. Raises CheckFailed if the
-        run does not complete (and NotWritten for a stub), with the record of what happened until then.
+        `group`: the function gets this sub-group as `group`, and only its ranks call it. `around`: what each rank calls
+        in its place, with the function before the arguments: a training step, say, or another rank's part. `given`:
+        what the ranks are given, in words, if it is not one tensor each. Raises CheckFailed if the run does not
+        complete (and NotWritten for a stub), with the record of what happened until then.
         """
         __tracebackhide__ = True
         self._demand(name)
         try:
-            run = self._clusters.of(world).run(call, str(self.file), name, *args, group=group, watch=True)
+            run = self._clusters.of(world).run(
+                call, str(self.file), name, *args, group=group, around=around, watch=True
+            )
         except RunError as error:
-            raise self._failed(name, error, world, args, group) from None
+            raise self._failed(name, error, situation(name, world, given or _each(args)), group) from None
         run.function = name
         return run
 
@@ -99,7 +111,7 @@ class Submission:
         except RunError as error:
             return Contents(problem=str(error).splitlines()[0])
 
-    def _failed(self, name: str, error: RunError, world: int, args: tuple, group: Sequence[int] | None) -> CheckFailed:
+    def _failed(self, name: str, error: RunError, called: str, group: Sequence[int] | None) -> CheckFailed:
         text, run = str(error).split("\n\nThe traceback of rank")[0], error.run
         run.function = name
         if isinstance(error, RankError) and (
@@ -112,13 +124,13 @@ class Submission:
                 text += f"\nOnly ranks {', '.join(map(str, group))} call it: do all sends and receives get `group`?"
         if isinstance(error, RunTimeout):
             text = text.rsplit("\n", 1)[0]  # without the advice to wait longer: this is an endless loop
-        failed = CheckFailed(f"{situation(name, world, _elements(args))}: {text}", run, last_step(run))
+        failed = CheckFailed(f"{called}: {text}", run, last_step(run))
         if isinstance(error, RunTimeout):
             self._endless.add(name)
             self.settle(failed)
         return failed
 
 
-def _elements(args: tuple) -> int | None:
+def _each(args: tuple) -> str | None:
     values = [a.values[0] if isinstance(a, per_rank) else a for a in args]
-    return next((value.numel() for value in values if isinstance(value, torch.Tensor)), None)
+    return elements_each(next((value for value in values if isinstance(value, torch.Tensor)), None))

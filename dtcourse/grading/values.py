@@ -8,17 +8,16 @@ from dataclasses import dataclass
 import torch
 
 from dtcourse.grading.findings import Finding
-from dtcourse.grading.reading import counted, end_of, last_step, once, start_of, summed
+from dtcourse.grading.reading import counted, end_of, last_step, once, span_of, start_of, summed
 from dtcourse.origins import contributions, position
 from dtcourse.run import Run
-from dtcourse.views.chunks import cuts
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a rank has to hold in the end: a chunk, summed over the ranks `of` (numbered within the group)."""
+    """What a rank has to hold in the end: a chunk (None: the whole tensor), summed over the ranks `of` of the group."""
 
-    chunk: int
+    chunk: int | None
     of: tuple[int, ...]
 
 
@@ -58,8 +57,9 @@ def holdings(
 
 def _wrong(start: torch.Tensor, end: torch.Tensor, holding: Holding, members: Sequence[int]) -> str | None:
     """What is wrong with a chunk, in words; its first wrong element speaks for it."""
-    world, chunk = len(members), f"chunk {holding.chunk}"
-    first, stop = cuts(len(start), world)[holding.chunk]
+    world, whole = len(members), holding.chunk is None
+    chunk = "its tensor" if whole else f"chunk {holding.chunk}"
+    first, stop = span_of(holding.chunk, len(start), world)
     wanted, seen = summed((first, stop), holding.of, world), end[first:stop]
     wrong = (seen != wanted).nonzero().flatten().tolist()
     if not wrong:
@@ -67,14 +67,15 @@ def _wrong(start: torch.Tensor, end: torch.Tensor, holding: Holding, members: Se
     place, value, right = first + wrong[0], int(seen[wrong[0]]), int(wanted[wrong[0]])
     should = f"it has to be {counted(once(holding.of, world), members)}"
     if torch.equal(start, end):
-        return f"the tensor that it began with; {chunk} has to be {counted(once(holding.of, world), members)}"
+        them = "it" if whole else chunk
+        return f"the tensor that it began with; {them} has to be {counted(once(holding.of, world), members)}"
     if value == right // len(holding.of):
         return f"the average in {chunk}; {should}"
-    home = position(value, world) if value >= 0 else None
+    home, at = position(value, world) if value >= 0 else None, f"position {place}{'' if whole else f' ({chunk})'}"
     if home is None or home >= len(start):
-        return f"{value} at position {place} ({chunk}), which no adding up of the ranks' tensors gives; {should}"
+        return f"{value} at {at}, which no adding up of the ranks' tensors gives; {should}"
     if home != place:
-        return f"numbers of position {home} at position {place} ({chunk}); {should}"
+        return f"numbers of position {home} at {at}; {should}"
     return f"{counted(contributions(value, world), members)} in {chunk}, position {place}; {should}"
 
 

@@ -95,9 +95,28 @@ def test_wrong_shows_the_message_the_prints_and_the_player(course, monkeypatch):
     assert "swap on 2 ranks, 4 elements each: rank 0 holds its own numbers." in text
     assert "[rank 1] I am 1" in text
     assert "rank 0 holds its own numbers" in report._repr_html_() and "<script" not in report._repr_html_()
-    assert report.player.step == 1
+    assert report.picture.step == 1
     assert shown_by(report, monkeypatch) == ["dict", "Player"]
     assert "swap" not in sys.modules
+
+
+WITHOUT_TENSORS = """
+from dtcourse.grading.findings import Finding, fail_on
+
+def test_meet(submission):
+    run = submission.run("meet", world=2, given="nothing")
+    fail_on(run, [Finding("they have met", drawing=%r)], "nothing")
+"""
+MEET = "import torch, torch.distributed as dist\n\ndef meet():\n    dist.all_reduce(torch.ones(1))\n"
+
+
+@pytest.mark.parametrize(("drawing", "shown"), [("", ["dict", "Timeline"]), ("  0 x 1", ["dict"])])
+def test_what_has_no_chunks_is_shown_as_a_timeline_or_drawn(course, monkeypatch, drawing, shown):
+    (course / "exercises" / "meet.py").write_text(MEET)
+    (course / "tests" / "exercises" / "test_meet.py").write_text(WITHOUT_TENSORS % drawing)
+    report = check("meet")
+    assert "meet on 2 ranks, nothing: they have met." in repr(report) and drawing in repr(report)
+    assert shown_by(report, monkeypatch) == shown
 
 
 def test_stub_in_another_folder(course, tmp_path, capsys):
@@ -106,7 +125,7 @@ def test_stub_in_another_folder(course, tmp_path, capsys):
     report = check("swap", folder=tmp_path / "mine")
     assert outcomes(report) == [Outcome.NOT_WRITTEN, Outcome.PASSED]
     assert repr(report).endswith("\nnot written yet: swap")
-    assert not report.passed and report.player is None
+    assert not report.passed and report.picture is None
 
 
 def test_progress_is_shown_and_leaves_nothing(course, capsys, monkeypatch):

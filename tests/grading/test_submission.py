@@ -108,6 +108,22 @@ def test_helpers_are_those_beside_the_file(tmp_path, clusters):
         assert submission.run("f", torch.zeros(1), world=1).results == [value]
 
 
+def test_another_function_may_call_it(submit):
+    def twice(f, x, **group):
+        return f(x, **group) + f(x, **group)
+
+    source = "import torch.distributed as dist\ndef f(x, group=None):\n    return x + dist.get_rank(group)\n"
+    run = submit(source).run("f", per_rank([1, 2, 3]), world=3, around=twice)
+    assert (run.function, run.results) == ("f", [2, 6, 10])
+    assert submit(source).run("f", 5, world=3, around=twice, group=(0, 2)).results == [10, None, 12]
+
+
+def test_what_it_is_given_is_said(submit):
+    submission = submit("def f(x):\n    raise ValueError(x)\n")
+    with pytest.raises(CheckFailed, match="^f on 1 rank, one number: rank 0 raised ValueError: 7\n.*answer.py, line 2"):
+        submission.run("f", 7, world=1, around=lambda f, x: f(x), given="one number")
+
+
 def test_only_the_group_calls(submit):
     source = "import torch.distributed as dist\ndef f(x, group=None):\n    return dist.get_rank(group)\n"
     run = submit(source).run("f", torch.zeros(1), world=3, group=(0, 2))

@@ -1,0 +1,38 @@
+"""Things that are dealt out among ranks, each to exactly one: samples of a batch, parameters of a model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+
+def not_a_partition(taken: Sequence[Sequence[int]], count: int, thing: str) -> Iterator[str]:
+    """What is wrong, in words. `taken`: for each rank, which of the things 0 to `count` - 1 it takes."""
+    for rank, own in enumerate(taken):
+        for number, times in Counter(own).items():
+            if not 0 <= number < count:
+                yield f"rank {rank} takes {thing} {number}, and the {thing}s are {span(0, count)}"
+            if times > 1:
+                yield f"rank {rank} takes {thing} {number} {times} times"
+    for number in range(count):
+        ranks = [rank for rank, own in enumerate(taken) if number in own]
+        if len(ranks) > 1:
+            yield f"{thing} {number} goes to ranks {' and '.join(map(str, ranks))}: it has to go to exactly one"
+    for number in range(count):
+        if not any(number in own for own in taken):
+            yield f"{thing} {number} goes to no rank: it has to go to exactly one"
+
+
+def drawn(taken: Sequence[Sequence[int]], count: int) -> str:
+    """A row for each rank, a column for each thing."""
+    rows = [" ".join(_times(own.count(number)) for number in range(count)) for own in map(list, taken)]
+    return "\n".join(f"  rank {rank}   {row}" for rank, row in enumerate(rows))
+
+
+def span(start: int, size: int) -> str:
+    """ "3 to 5", "3", "none"."""
+    return f"{start} to {start + size - 1}" if size > 1 else str(start) if size else "none"
+
+
+def _times(count: int) -> str:
+    return "." if count == 0 else "x" if count == 1 else str(count)
