@@ -1,5 +1,5 @@
 """The root answers each rank as soon as it has added that one's tensor."""
-# message: on 3 ranks.*: rank 0 sent the whole tensor .* with the sum of ranks 0 and 1; .* the sum of all ranks there
+# message: on 3 ranks.*: rank 0 sent .* with the sum of ranks 0 and 1; .* with the sum of all ranks there\.\n
 
 import torch
 import torch.distributed as dist
