@@ -228,7 +228,7 @@ def test_root_messages(submission):
 def test_root_sums(submission):
     """root_all_reduce: every rank ends with the sum, in place"""
     for world in (1, *WORLDS):
-        for size in (2 * world + 1, 1, 0):
+        for size in (2 * world + 1, 1):
             run = submission.run("root_all_reduce", own_numbers(world, size), world=world)
             fail_on(run, holdings(run, the_sum(world)))
 
