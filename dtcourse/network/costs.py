@@ -61,7 +61,8 @@ def parameter_server(workers: int, shards: Sequence[int], link: Link) -> Cost:
 
     Ranks: the servers first, then the workers. `seconds` are the least that one round alone can take, those of the
     busiest port each way. Two things change them:
-    - Workers that all go to server 0 first queue there: with P equal shards each way takes a P + (W+P-1)/P S b.
+    - Workers that go from server to server wait for a latency each time: with P equal shards each way takes
+      a P + max(W/P, 1) S b if each begins at another one, and a P + (W+P-1)/P S b if all queue at server 0 first.
     - Rounds in a row overlap, as ports work both ways at once: the worker that is answered first pushes again while the
       others still wait. With one server a round then takes 2 a + (W+1) S b.
     """

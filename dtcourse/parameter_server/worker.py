@@ -44,6 +44,7 @@ class Worker:
         self.step, self.versions = -1, [-1] * servers
         self._servers = range(servers)
         self._shards = shards(model, servers)
+        self._round = [(dist.get_rank() + i) % servers for i in self._servers]  # or all would queue at server 0
         self._replies = 0  # on their way: 1 after a push, until the pull
         self._pulled = self._finished = False
         self._wire = Wire(self._shards[0].parameters[0].device)
@@ -79,12 +80,10 @@ class Worker:
         if loss is not None:
             mark("loss", value=loss, step=self.step, version=self.version)
         with region("push", step=self.step), _servers_live():
-            sent = []
-            for server, shard in zip(self._servers, self._shards, strict=True):
-                sent.append(self._wire.tell(server, Kind.PUSH, self.step, self.versions[server], samples))
-                sent.append(self._wire.send(server, shard.flat_gradient()))
-            for one in sent:
-                one.wait()
+            for server in self._round:
+                header = self._wire.tell(server, Kind.PUSH, self.step, self.versions[server], samples)
+                self._wire.send(server, self._shards[server].flat_gradient()).wait()
+                header.wait()
         for parameter in self._parameters():
             parameter.grad = None
         self._pulled, self._replies = False, 1
@@ -104,16 +103,13 @@ class Worker:
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _take_replies(self) -> None:
-        headers: list[Header] = []
-        works, arriving = [], [shard.empty() for shard in self._shards]
-        for server, flat in zip(self._servers, arriving, strict=True):
-            headers.append(self._wire.hear(server))
-            works.append(self._wire.receive(server, flat))
-        for work in works:
-            work.wait()
-        for shard, flat in zip(self._shards, arriving, strict=True):
+        headers: dict[int, Header] = {}
+        for server in self._round:
+            shard = self._shards[server]
+            headers[server], flat = self._wire.hear(server), shard.empty()
+            self._wire.receive(server, flat).wait()
             shard.load(flat)
-        self.step, self.versions = headers[0].step, [header.version for header in headers]
+        self.step, self.versions = headers[0].step, [headers[server].version for server in self._servers]
         self._pulled, self._replies = True, 0
 
     def _greet(self, ours: str) -> None:

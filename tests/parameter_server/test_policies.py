@@ -158,6 +158,14 @@ def test_bytes_are_those_of_the_formula(cluster, policy, servers):
         assert run.traffic_matrix()[servers:, :servers].sum() == steps * workers * BYTES
 
 
+def test_workers_go_to_their_first_server_one_each(cluster):
+    run = cluster(3 + 4).run(train, Synchronous(), 3, [8])
+    pushed = {worker: [e.peer for e in run.messages(worker)] for worker in range(3, 7)}
+    pulled = {worker: [e.peer for e in run.receives(worker)] for worker in range(3, 7)}
+    assert pushed == {3: [0, 1, 2], 4: [1, 2, 0], 5: [2, 0, 1], 6: [0, 1, 2]}
+    assert pulled == {worker: 2 * servers for worker, servers in pushed.items()}
+
+
 def test_what_makes_no_sense_is_refused(cluster):
     with pytest.raises(RankError, match="BackupWorkers needs more workers than 1"):
         cluster(2).run(train, BackupWorkers(2), 1, UNEVEN)
