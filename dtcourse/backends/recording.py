@@ -269,7 +269,8 @@ class Recording:
         before, waited = self._labels, self.waited
         self._regions.append(labels)
         self._control += name == CONTROL
-        self._labels = self._joined_labels({})
+        if labels:
+            self._labels = self._joined_labels({})
         run, number = self.run, self.append(row := self._row(Kind.REGION, name, *innermost(self._readers_code)[:2]))
         if self.clock:
             self.clock.stamp(number, Column.POSTED)

@@ -160,8 +160,9 @@ class _Server:
         now = self.standing
         pushes, now.kept = sorted(now.kept, key=lambda push: push.worker), []  # the same sum whoever came first
         with region("update", version=now.version + 1):
-            weighted = zip(self.policy.weights(pushes), pushes, strict=True)
-            parts = [weight * self.policy.gradient(push, self.newest) for weight, push in weighted]
+            gradients = (self.policy.gradient(push, self.newest) for push in pushes)
+            weighted = zip(self.policy.weights(pushes), gradients, strict=True)
+            parts = [gradient if weight == 1 else weight * gradient for weight, gradient in weighted]
             self.shard.load_gradient(torch.stack(parts).sum(0) if len(parts) > 1 else parts[0])
             self.optimizer.step()
             if self.schedule:
