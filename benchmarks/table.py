@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class Row:
     """`ours` and `peer` in the same unit; without a peer, `limit` is an absolute number in that unit.
 
-    A row without a `limit` only informs.
+    A row without a `limit` only informs. `at_least` is a limit from below, for what should meet a formula.
     """
 
     what: str
@@ -22,6 +22,7 @@ class Row:
     peer: float | None = None
     peer_name: str = ""
     note: str = ""
+    at_least: float = 0.0
 
     @property
     def measured(self) -> float:
@@ -30,7 +31,7 @@ class Row:
 
     @property
     def kept(self) -> bool:
-        return self.limit is None or self.measured <= self.limit
+        return self.limit is None or self.at_least <= self.measured <= self.limit
 
 
 HEADER = f"{'what':58} {'ours':>12} {'peer':>26} {'measured':>10} {'at most':>8}"
