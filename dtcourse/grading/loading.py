@@ -38,16 +38,17 @@ def examine(file: str) -> Contents:
 
 def call(
     file: str,
-    function: str,
+    name: str | tuple[str, ...],
     *args: Any,
     group: Sequence[int] | None = None,
     around: Callable[..., Any] | None = None,
 ) -> Any:
     """Call the function of that name. `group`: the ranks of a sub-group that it is given; the others do not call it.
 
-    `around` is called in its place, with the function as its first argument.
+    `around` is called in its place, with the function as its first argument, or a tuple of functions for several names.
     """
-    found = getattr(load(file), function)
+    module = load(file)
+    found = getattr(module, name) if isinstance(name, str) else tuple(getattr(module, one) for one in name)
     if around is not None:
         found = partial(around, found)
     if group is None:

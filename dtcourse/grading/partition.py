@@ -1,4 +1,4 @@
-"""Things that are dealt out among ranks, each to exactly one: samples of a batch, parameters of a model."""
+"""Things that are dealt out among ranks or servers, each to exactly one: samples of a batch, parameters of a model."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 
-def not_a_partition(taken: Sequence[Sequence[int]], count: int, thing: str) -> Iterator[str]:
-    """What is wrong, in words. `taken`: for each rank, which of the things 0 to `count` - 1 it takes."""
-    for rank, own in enumerate(taken):
+def not_a_partition(taken: Sequence[Sequence[int]], count: int, thing: str, owner: str = "rank") -> Iterator[str]:
+    """What is wrong, in words. `taken`: for each owner, which of the things 0 to `count` - 1 it takes."""
+    for who, own in enumerate(taken):
         for number, times in Counter(own).items():
             if not 0 <= number < count:
-                yield f"rank {rank} takes {thing} {number}, and the {thing}s are {span(0, count)}"
+                yield f"{owner} {who} takes {thing} {number}, and the {thing}s are {span(0, count)}"
             if times > 1:
-                yield f"rank {rank} takes {thing} {number} {times} times"
+                yield f"{owner} {who} takes {thing} {number} {times} times"
     for number in range(count):
-        ranks = [rank for rank, own in enumerate(taken) if number in own]
-        if len(ranks) > 1:
-            yield f"{thing} {number} goes to ranks {' and '.join(map(str, ranks))}: it has to go to exactly one"
+        owners = [who for who, own in enumerate(taken) if number in own]
+        if len(owners) > 1:
+            yield f"{thing} {number} goes to {owner}s {' and '.join(map(str, owners))}: it has to go to exactly one"
     for number in range(count):
         if not any(number in own for own in taken):
-            yield f"{thing} {number} goes to no rank: it has to go to exactly one"
+            yield f"{thing} {number} goes to no {owner}: it has to go to exactly one"
 
 
-def drawn(taken: Sequence[Sequence[int]], count: int) -> str:
-    """A row for each rank, a column for each thing."""
+def drawn(taken: Sequence[Sequence[int]], count: int, owner: str = "rank") -> str:
+    """A row for each owner, a column for each thing."""
     rows = [" ".join(_times(own.count(number)) for number in range(count)) for own in map(list, taken)]
-    return "\n".join(f"  rank {rank}   {row}" for rank, row in enumerate(rows))
+    return "\n".join(f"  {owner} {who}   {row}" for who, row in enumerate(rows))
 
 
 def span(start: int, size: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dtcourse.cluster import Cluster, per_rank
-from dtcourse.errors import Deadlock, RankError, RunError, RunTimeout
+from dtcourse.errors import Deadlock, MismatchError, RankError, RunError, RunTimeout
 from dtcourse.grading.findings import CheckFailed, NotWritten, elements_each, situation
 from dtcourse.grading.glance import NOT_WRITTEN, no_function, uses
 from dtcourse.grading.loading import Contents, call, examine
@@ -56,7 +56,7 @@ class Submission:
 
     def run(
         self,
-        name: str,
+        name: str | tuple[str, ...],
         *args: Any,
         world: int,
         group: Sequence[int] | None = None,
@@ -67,18 +67,23 @@ class Submission:
 
         `group`: the function gets this sub-group as `group`, and only its ranks call it. `around`: what each rank calls
         in its place, with the function before the arguments: a training step, say, or another rank's part. `given`:
-        what the ranks are given, in words, if it is not one tensor each. Raises CheckFailed if the run does not
-        complete (and NotWritten for a stub), with the record of what happened until then.
+        what the ranks are given, in words, if it is not one tensor each. Several names: `around` gets a tuple of their
+        functions. Raises CheckFailed if the run does not complete (and NotWritten for a stub), with the record of what
+        happened until then; if ranks wait for each other, with what `around` says of itself.
         """
         __tracebackhide__ = True
-        self._demand(name)
+        names = (name,) if isinstance(name, str) else name
+        for one in names:
+            self._demand(one)
         try:
             run = self._clusters.of(world).run(
                 call, str(self.file), name, *args, group=group, around=around, watch=True
             )
         except RunError as error:
-            raise self._failed(name, error, situation(name, world, given or _each(args)), group) from None
-        run.function = name
+            error.run.function = " and ".join(names)
+            called = situation(error.run.function, world, given or _each(args))
+            raise self._failed(error, called, group, around) from None
+        run.function = " and ".join(names)
         return run
 
     def settle(self, failure: CheckFailed) -> None:
@@ -111,9 +116,10 @@ class Submission:
         except RunError as error:
             return Contents(problem=str(error).splitlines()[0])
 
-    def _failed(self, name: str, error: RunError, called: str, group: Sequence[int] | None) -> CheckFailed:
+    def _failed(
+        self, error: RunError, called: str, group: Sequence[int] | None, around: Callable[..., Any] | None
+    ) -> CheckFailed:
         text, run = str(error).split("\n\nThe traceback of rank")[0], error.run
-        run.function = name
         if isinstance(error, RankError) and (
             stub := re.match(rf"rank \d+ raised NotImplementedError: {NOT_WRITTEN}(.*)", text)
         ):
@@ -124,9 +130,11 @@ class Submission:
                 text += f"\nOnly ranks {', '.join(map(str, group))} call it: do all sends and receives get `group`?"
         if isinstance(error, RunTimeout):
             text = text.rsplit("\n", 1)[0]  # without the advice to wait longer: this is an endless loop
+        if around is not None and around.__doc__ and isinstance(error, (Deadlock, MismatchError, RunTimeout)):
+            text += "\n" + " ".join(around.__doc__.split())
         failed = CheckFailed(f"{called}: {text}", run, last_step(run))
         if isinstance(error, RunTimeout):
-            self._endless.add(name)
+            self._endless.add(run.function)
             self.settle(failed)
         return failed
 

@@ -68,6 +68,8 @@ def _run_by(test: ast.FunctionDef) -> Iterator[str]:
                 match first:
                     case ast.Constant(value=str(function)):
                         yield function
+                    case ast.Tuple(elts=values):
+                        yield from (v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str))
                     case ast.Name(id=name):
                         yield from loops.get(name, ())
 

@@ -270,6 +270,14 @@ def test_the_course_is_found_from_anywhere(course, monkeypatch):
     assert suite.course_folder() == ROOT
 
 
+def test_functions_are_read(course):
+    source = (
+        "def test_swap(submission):\n    submission.run('swap')\n    submission.run(('swap', 'turn'), around=None)\n"
+    )
+    (course / "tests" / "exercises" / "test_swap.py").write_text(source)
+    assert suite.functions_of(course, "swap") == {"test_swap": ["swap", "swap", "turn"]}
+
+
 def test_points_and_titles_are_read(course):
     assert [(t.name, t.title, t.points) for t in suite.tests_of(course, "swap")] == [
         ("test_swap", "two ranks swap", 2.0),

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from dtcourse import per_rank
 from dtcourse.grading.findings import CheckFailed, NotWritten
@@ -128,3 +129,35 @@ def test_only_the_group_calls(submit):
     source = "import torch.distributed as dist\ndef f(x, group=None):\n    return dist.get_rank(group)\n"
     run = submit(source).run("f", torch.zeros(1), world=3, group=(0, 2))
     assert run.results == [0, None, 1]
+
+
+def meet(functions, x):
+    """Rank 0 runs f, rank 1 runs g."""
+    return functions[dist.get_rank()](x)
+
+
+BOTH = ("f", "g")
+SENDS = "import torch.distributed as dist\ndef f(x):\n    dist.send(x, 1)\n    return 'sent'\n"
+RECEIVES = "def g(x):\n    dist.recv(x, 0)\n    return x.tolist()\n"
+
+
+def test_two_functions_of_the_file_meet(submit):
+    tensors = per_rank([torch.ones(2), torch.zeros(2)])
+    run = submit(SENDS + RECEIVES).run(BOTH, tensors, world=2, around=meet)
+    assert (run.results, run.function) == (["sent", [1.0, 1.0]], "f and g")
+
+
+@pytest.mark.parametrize(
+    ("second", "failure", "message"),
+    [
+        ("def g(x):\n    raise NotImplementedError('not written yet: g')\n", NotWritten, "^not written yet: g$"),
+        ("", CheckFailed, "answer.py has no function g"),
+        ("def g(x):\n    dist.send(x, 0)\n", CheckFailed, "^f and g on 2 ranks.*ranks 0 and 1 wait"),
+        ("def g(x):\n    dist.recv(x[:1], 0)\n", CheckFailed, "^f and g on 2 ranks.* disagree on the size"),
+    ],
+)
+def test_it_is_said_which_of_the_two_is_wrong_and_who_runs_what(submit, second, failure, message):
+    with pytest.raises(failure, match=message) as caught:
+        submit(SENDS + second).run(BOTH, torch.zeros(2), world=2, around=meet)
+    talked = caught.value.run is not None and failure is not NotWritten
+    assert str(caught.value).endswith("\nRank 0 runs f, rank 1 runs g.") == talked
