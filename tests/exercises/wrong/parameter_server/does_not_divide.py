@@ -1,0 +1,33 @@
+"""Weights by samples, and forgets to divide by their number."""
+# message: server_step on 2 ranks.*sent rank 1 w - 3 lr g\[1\] .* Divide by the number of samples
+
+import torch
+import torch.distributed as dist
+
+
+def assign_shards(sizes, servers):
+    shards, loads = [[] for _ in range(servers)], [0] * servers
+    for parameter in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        lightest = loads.index(min(loads))
+        shards[lightest].append(parameter)
+        loads[lightest] += sizes[parameter]
+    return shards
+
+
+def worker_step(parameters, gradient, samples, server):
+    dist.recv(parameters, server)
+    pushed = gradient(parameters)
+    dist.send(torch.tensor([samples]), server)
+    dist.send(pushed, server)
+
+
+def server_step(parameters, workers, lr):
+    weighted = torch.zeros_like(parameters)
+    samples, gradient = torch.empty(1, dtype=torch.int64), torch.empty_like(parameters)
+    for worker in workers:
+        dist.recv(samples, worker)
+        dist.recv(gradient, worker)
+        weighted += samples.item() * gradient
+    parameters -= lr * weighted
+    for worker in workers:
+        dist.send(parameters, worker)

@@ -1,0 +1,34 @@
+"""Pushes the gradient first, and then the number of samples."""
+# message: disagree on the size of a message(?s:.*)rank 1: send of float64 \(6,\)(?s:.*)of samples, then the gradient
+
+import torch
+import torch.distributed as dist
+
+
+def assign_shards(sizes, servers):
+    shards, loads = [[] for _ in range(servers)], [0] * servers
+    for parameter in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        lightest = loads.index(min(loads))
+        shards[lightest].append(parameter)
+        loads[lightest] += sizes[parameter]
+    return shards
+
+
+def worker_step(parameters, gradient, samples, server):
+    dist.recv(parameters, server)
+    pushed = gradient(parameters)
+    dist.send(pushed, server)
+    dist.send(torch.tensor([samples]), server)
+
+
+def server_step(parameters, workers, lr):
+    total, weighted = 0, torch.zeros_like(parameters)
+    samples, gradient = torch.empty(1, dtype=torch.int64), torch.empty_like(parameters)
+    for worker in workers:
+        dist.recv(samples, worker)
+        dist.recv(gradient, worker)
+        total += samples.item()
+        weighted += samples.item() * gradient
+    parameters -= lr * weighted / total
+    for worker in workers:
+        dist.send(parameters, worker)

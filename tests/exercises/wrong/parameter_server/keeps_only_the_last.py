@@ -1,0 +1,34 @@
+"""Each gradient overwrites the one before."""
+# message: 3 \+ 1 samples: rank 0 sent rank 1 w - lr g\[2\] as the new parameters; expected w - 3/4 lr g\[1\]
+
+import torch
+import torch.distributed as dist
+
+
+def assign_shards(sizes, servers):
+    shards, loads = [[] for _ in range(servers)], [0] * servers
+    for parameter in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        lightest = loads.index(min(loads))
+        shards[lightest].append(parameter)
+        loads[lightest] += sizes[parameter]
+    return shards
+
+
+def worker_step(parameters, gradient, samples, server):
+    dist.recv(parameters, server)
+    pushed = gradient(parameters)
+    dist.send(torch.tensor([samples]), server)
+    dist.send(pushed, server)
+
+
+def server_step(parameters, workers, lr):
+    total, weighted = 0, torch.zeros_like(parameters)
+    samples, gradient = torch.empty(1, dtype=torch.int64), torch.empty_like(parameters)
+    for worker in workers:
+        dist.recv(samples, worker)
+        dist.recv(gradient, worker)
+        total = samples.item()
+        weighted = samples.item() * gradient
+    parameters -= lr * weighted / total
+    for worker in workers:
+        dist.send(parameters, worker)
