@@ -1,5 +1,5 @@
 """The root waits for a tensor of its own, too."""
-# message: ranks 0 and 1 wait for what will never come(.|\n)*Rank 0 waits for itself: leave out its own number
+# message: waits? for what will never come(.|\n)*Rank 0 waits for itself: leave out its own number
 
 import torch
 import torch.distributed as dist
