@@ -1,5 +1,5 @@
 """Knows only rank 0 as a server, and all others as its workers."""
-# message: rank 2 serves ranks 4 and 1: .* for what will never come(?s:.*)rank 2 waits in recv of int64 \(1,\) from rank 2
+# message: rank 2 serves ranks 4 and 1: .* will never come(?s:.*)rank 2 waits in recv of int64 \(1,\) from rank 2
 
 import torch
 import torch.distributed as dist
