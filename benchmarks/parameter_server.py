@@ -22,9 +22,9 @@ from dtcourse.parameter_server.server import serve
 from dtcourse.parameter_server.worker import Worker
 
 SIZE = 1 << 20  # bytes of the model's parameters
-STEPS = 30  # of each worker, a turn
-TURNS = 9
-LINK = Link("10 MB/s", "50 us")  # so slow that a busy machine hardly shows: 105 ms for the model
+STEPS = 20  # of each worker, a turn
+TURNS = 16
+LINK = Link("5 MB/s", "50 us")  # so slow that a busy machine hardly shows: 210 ms for the model
 TRIES = 5
 
 Ends = tuple[float, float]  # of one rank: when it began, and when it ended
@@ -46,7 +46,8 @@ def _against_ray() -> Iterator[Row]:
             ours.append(run.results[0] / updates)
             theirs.append(ray(updates) / updates)
             moved.add((run.bytes_received(0), run.bytes_sent(0)))
-    ms, peer = (statistics.median(times[1:]) * 1e3 for times in (ours, theirs))  # the first turn warms up
+    # Other work on the machine may disturb three turns out of four; the first one warms up.
+    ms, peer = (statistics.quantiles(times[1:], n=4)[0] * 1e3 for times in (ours, theirs))
     what, rate = "an asynchronous update, 1 server, 3 workers, 1 MB", f"{1e3 / ms:.0f} updates a second"
     if peer:
         yield Row(what, "ms", ms, 0.2, peer, "Ray", f"{rate}, {1e3 / peer:.0f} of Ray's")
@@ -111,11 +112,11 @@ def _over_a_link() -> Iterator[Row]:
             formula = costs.ring_all_reduce(world, SIZE // 4, LINK)
             yield (row := _timed(cluster, "ring all-reduce", formula, _whole, ring_all_reduce))
             ring = row.ours
-    yield Row("1 MB over 10 MB/s, the last of these", "ms", ring, 1.0, 2e3 * SIZE / LINK.bandwidth, "2 S b")
+    yield Row("1 MB over 5 MB/s, the last of these", "ms", ring, 1.0, 2e3 * SIZE / LINK.bandwidth, "2 S b")
     for servers in (1, 2, 4):
         with Cluster(servers + 4, link=LINK) as cluster:
             formula = costs.parameter_server(4, [SIZE // servers] * servers, LINK)
-            yield _timed(cluster, f"4 workers' round, {servers} of servers", formula, _round, servers)
+            yield _timed(cluster, f"4 workers' round, servers: {servers}", formula, _round, servers)
 
 
 def _timed(cluster: Cluster, what: str, formula: costs.Cost, job: Callable[..., Ends], *args: object) -> Row:
@@ -124,7 +125,7 @@ def _timed(cluster: Cluster, what: str, formula: costs.Cost, job: Callable[..., 
     for _ in range(TRIES):
         ends = cluster.run(job, *args).results
         seconds = min(seconds, max(end for _, end in ends) - min(start for start, _ in ends))
-    what = f"1 MB over 10 MB/s, {cluster.world_size} ranks: {what}"
+    what = f"1 MB over 5 MB/s, {cluster.world_size} ranks: {what}"
     return Row(what, "ms", seconds * 1e3, 1.1, formula.seconds * 1e3, "formula", at_least=0.9)
 
 
