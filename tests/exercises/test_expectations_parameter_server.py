@@ -187,6 +187,7 @@ def test_one_byte_more_than_the_rule_gives_is_too_much(sizes_and_owners):
         ([[1, 2, 0], [3]], "parameter 4 goes to no server: it has to go to exactly one"),
         ([[1, 2, 0], [3, 4, 0]], "parameter 0 goes to servers 0 and 1: it has to go to exactly one"),
         ([[1, 2, 0], [3, 4, 5]], "server 1 takes parameter 5, and the parameters are 0 to 4"),
+        ([[1, 2, 0], [3, "4"]], "returned [[1, 2, 0], [3, '4']]; it has to be a list of 2 lists"),
         ([1, 2], "returned [1, 2]; it has to be a list of 2 lists, one for each server"),
         (
             [[0, 2, 3], [1, 4]],

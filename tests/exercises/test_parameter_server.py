@@ -4,6 +4,8 @@ All numbers are float64. What a rank sends or holds is told as a mixture of what
 and for each worker r its gradient g[r].
 """
 
+from operator import index
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -60,25 +62,31 @@ def other_rules(sizes, servers):
 
 def complete(run, sizes, servers):
     """Each parameter goes to one server, and all ranks say the same."""
-    for rank, shards in enumerate(run.results):
-        if not is_list_of_lists(shards) or len(shards) != servers:
+    first = as_lists(run.results[0])
+    for rank, result in enumerate(run.results):
+        shards = as_lists(result)
+        if shards is None or len(shards) != servers:
             wanted = f"a list of {number_of(servers, 'list')}, one for each server"
-            yield Finding(f"rank {rank} returned {shards!r}; it has to be {wanted}", 0, rank)
+            yield Finding(f"rank {rank} returned {result!r}; it has to be {wanted}", 0, rank)
             continue
         for problem in not_a_partition(shards, len(sizes), "parameter", "server"):
             yield Finding(problem, 0, rank, drawing=drawn(shards, len(sizes), "server"))
-        if shards != run.results[0]:
-            said = f"rank 0 has {run.results[0]} and rank {rank} has {shards}: all have to come to the same result"
+        if shards != first:
+            said = f"rank 0 has {first} and rank {rank} has {shards}: all have to come to the same result"
             yield Finding(said, 1, rank)
 
 
-def is_list_of_lists(shards):
-    return isinstance(shards, list) and all(isinstance(shard, list) for shard in shards)
+def as_lists(shards):
+    """The shards as lists of ints, also where they are tuples, or numbers of NumPy; None if they are anything else."""
+    try:
+        return [[index(parameter) for parameter in shard] for shard in shards]
+    except TypeError:
+        return None
 
 
 def balanced(run, sizes, servers):
     """No server has more bytes than the largest-first rule gives to the fullest."""
-    shards = run.results[0]
+    shards = as_lists(run.results[0])
     best, got = max(loads(largest_first(sizes, servers), sizes)), loads(shards, sizes)
     if max(got) > best:
         fullest = got.index(max(got))
@@ -95,7 +103,7 @@ def same_shards(some, others):
 
 
 def sizes_and_servers(sizes, servers):
-    return f"sizes {sizes}, {servers} server{'s' if servers > 1 else ''}"
+    return f"sizes {sizes}, {number_of(servers, 'server')}"
 
 
 @pytest.mark.points(2)

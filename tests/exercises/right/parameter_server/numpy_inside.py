@@ -6,12 +6,11 @@ import torch.distributed as dist
 
 
 def assign_shards(sizes, servers):
-    shards, loads = [[] for _ in range(servers)], [0] * servers
-    for parameter in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        lightest = loads.index(min(loads))
-        shards[lightest].append(parameter)
-        loads[lightest] += sizes[parameter]
-    return shards
+    shards, loads = [[] for _ in range(servers)], np.zeros(servers)
+    for parameter in np.argsort(sizes)[::-1]:
+        shards[loads.argmin()].append(parameter)
+        loads[loads.argmin()] += sizes[parameter]
+    return tuple(shards)
 
 
 def worker_step(parameters, gradient, samples, server):
