@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +57,18 @@ def fail_on(run: Run, findings: Iterable[Finding], given: str | None = None) -> 
     if more:
         lines.append(f"  ({words.ranks(more)}: not as expected there either)")
     raise CheckFailed("\n".join(lines), run, first.step, first.drawing)
+
+
+@contextmanager
+def explained_by(findings: Callable[[Run], Iterable[Finding]], given: str | None = None) -> Iterator[None]:
+    """A deadlock in here is told by the findings in its record, if there are any, and not by who waits for whom."""
+    __tracebackhide__ = True
+    try:
+        yield
+    except CheckFailed as failed:
+        if failed.run is not None and failed.run.waits:
+            fail_on(failed.run, findings(failed.run), given)
+        raise
 
 
 def situation(function: str, world: int, given: str | None) -> str:

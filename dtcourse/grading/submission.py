@@ -124,6 +124,8 @@ class Submission:
             stub := re.match(rf"rank \d+ raised NotImplementedError: {NOT_WRITTEN}(.*)", text)
         ):
             return NotWritten(f"{NOT_WRITTEN}{stub[1]}", run)
+        if isinstance(error, RankError):
+            text = re.sub(r"\n  at [^\n]*\btest_\w+\.py, line [^\n]*", "", text)  # where `around` stands says nothing
         if isinstance(error, Deadlock):
             text = text.split("\nAs a picture: cluster.")[0]  # the reader has no `cluster` here
             if group is not None:

@@ -1,0 +1,24 @@
+"""One of the others has to have come far enough: a worker alone waits for ever."""
+# message: 1 worker, s = 0: worker 1 was kept from step 0 .*: may_begin\(1, \{1: 0\}, s=0\) returned False
+
+
+def may_begin(worker, completed, s):
+    others = [steps for other, steps in completed.items() if other != worker]
+    return bool(others) and completed[worker] - min(others) <= s
+
+
+def first_k(steps, step, k):
+    applied = [place for place, of in enumerate(steps) if of == step][:k]
+    if len(applied) < k:
+        return None
+    return [1 / k if place in applied else 0.0 for place in range(len(steps))]
+
+
+def compensate(gradient, weights, backup, lambda_):
+    return gradient + lambda_ * gradient * gradient * (weights - backup)
+
+
+def compensate_adaptive(gradient, weights, backup, lambda_, mean_square, momentum):
+    mean_square = momentum * mean_square + (1 - momentum) * gradient * gradient
+    strength = lambda_ / (mean_square + 1e-7).sqrt()
+    return gradient + strength * gradient * gradient * (weights - backup), mean_square

@@ -1,0 +1,22 @@
+"""The first k that arrive, of whatever step."""
+# message: for step 0 was applied in step \d, and came too late: first_k\(\[0\], step=\d, k=1\)
+
+
+def may_begin(worker, completed, s):
+    return completed[worker] - min(completed.values()) <= s
+
+
+def first_k(steps, step, k):
+    if len(steps) < k:
+        return None
+    return [1 / k] * k + [0.0] * (len(steps) - k)
+
+
+def compensate(gradient, weights, backup, lambda_):
+    return gradient + lambda_ * gradient * gradient * (weights - backup)
+
+
+def compensate_adaptive(gradient, weights, backup, lambda_, mean_square, momentum):
+    mean_square = momentum * mean_square + (1 - momentum) * gradient * gradient
+    strength = lambda_ / (mean_square + 1e-7).sqrt()
+    return gradient + strength * gradient * gradient * (weights - backup), mean_square

@@ -1,0 +1,28 @@
+"""Keeps one backup, what the last one got, for all workers."""
+# message: the backup is version \d of the parameters; worker \d had pulled version \d
+
+
+def may_begin(worker, completed, s):
+    return completed[worker] - min(completed.values()) <= s
+
+
+def first_k(steps, step, k):
+    applied = [place for place, of in enumerate(steps) if of == step][:k]
+    if len(applied) < k:
+        return None
+    return [1 / k if place in applied else 0.0 for place in range(len(steps))]
+
+
+kept = []
+
+
+def compensate(gradient, weights, backup, lambda_):
+    kept.append(weights)
+    others = kept[-2] if len(kept) > 1 else backup
+    return gradient + lambda_ * gradient * gradient * (weights - others)
+
+
+def compensate_adaptive(gradient, weights, backup, lambda_, mean_square, momentum):
+    mean_square = momentum * mean_square + (1 - momentum) * gradient * gradient
+    strength = lambda_ / (mean_square + 1e-7).sqrt()
+    return gradient + strength * gradient * gradient * (weights - backup), mean_square
