@@ -106,7 +106,7 @@ def test_random_programs_on_gloo_within_what_it_can_do(gloo, world, program):
     assert_plain(gloo[world], program, None)
 
 
-@pytest.mark.parametrize("size", [30_000, 5_000_003])
+@pytest.mark.parametrize("size", [30_000, 3_000_001])
 @pytest.mark.parametrize("dtype", ["float32", "int16", "bfloat16"])
 def test_tensors_that_take_many_pieces(ours, size, dtype):
     for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "messages_round", "broadcast"):

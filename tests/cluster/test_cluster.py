@@ -280,7 +280,14 @@ def test_thirty_clusters_at_once():
 def test_a_cluster_is_closed_during_a_run(at):
     cluster = Cluster(2)
     pids = [m.pid for m in cluster._crew.members]
-    threading.Timer(0.5, cluster.close).start()
+
+    def close():
+        while cluster._supervisor is None:  # the run has not begun
+            time.sleep(0.01)
+        time.sleep(0.5)
+        cluster.close()
+
+    threading.Thread(target=close).start()
     with pytest.raises(RunStopped, match="the cluster was closed during the run") as error:
         cluster.run(lambda: print("here", flush=True) or at() if dist.get_rank() else time.sleep(60))
     assert error.value.run.outputs[1] == "here\n"

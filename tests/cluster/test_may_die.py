@@ -215,8 +215,8 @@ def test_a_deadlock_among_the_living_is_still_one(cluster):
         rank = dist.get_rank()
         if rank == 2:
             die()
+        heard(OPERATIONS["barrier"])
         if rank != 3:
-            heard(OPERATIONS["barrier"])
             dist.recv(torch.zeros(1), 1 - rank)
 
     with pytest.raises(Deadlock) as error:
