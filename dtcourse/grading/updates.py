@@ -7,7 +7,7 @@ is the cause of what follows.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import torch
@@ -28,12 +28,24 @@ def staleness_bounded(run: Run, s: int) -> Iterator[Finding]:
     for began in run.marks("begin", SERVER):
         worker, step, slowest = (began.labels[name] for name in ("worker", "step", "slowest"))
         if step - slowest > s:
-            said = _answered(_asked(run, began, worker=worker))
-            yield Finding(f"worker {worker} began {bound(step, slowest, s)}{said}", began.index)
+            said, drawing = _answered(_asked(run, began, worker=worker)), _completed(run, began, "begins")
+            yield Finding(f"worker {worker} began {bound(step, slowest, s)}{said}", began.index, drawing=drawing)
     for asked in run.marks(ASKED, SERVER):
         worker, step, slowest = (asked.labels[name] for name in ("worker", "step", "slowest"))
         if step - slowest <= s and not asked.labels["begins"]:
-            yield Finding(f"worker {worker} was kept from {bound(step, slowest, s)}{_answered(asked)}", asked.index)
+            said, drawing = _answered(asked), _completed(run, asked, "is kept from")
+            yield Finding(
+                f"worker {worker} was kept from {bound(step, slowest, s)}{said}", asked.index, drawing=drawing
+            )
+
+
+def _completed(run: Run, event: Event, does: str) -> str:
+    """The steps that each worker had completed, a row each, and what the one of this event does."""
+    done = Counter(e.labels["worker"] for e in run.marks("update", SERVER) if e.index < event.index)
+    rows = {worker: " ".join(map(str, range(done[worker]))) or "-" for worker in range(SERVER + 1, run.world_size)}
+    width, own = max(map(len, rows.values())), event.labels["worker"]
+    rows[own] = f"{rows[own]:<{width}}   and {does} step {event.labels['step']}"
+    return "\n".join(f"  worker {worker} has completed  {row}" for worker, row in rows.items())
 
 
 def bound(step: int, slowest: int, s: int) -> str:

@@ -1,5 +1,5 @@
 """Holds the number of completed steps against the number of a step."""
-# message: 2 workers, s = 0: worker \d began step 1 when the slowest worker had completed 0 steps
+# message: worker \d has completed  0   and begins step 1
 
 
 def may_begin(worker, completed, s):
