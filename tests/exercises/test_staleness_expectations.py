@@ -1,10 +1,12 @@
 """Expectations of the exercise `staleness`: in a right record, no begin, update, drop, answer or number may change."""
 
 import dataclasses
+import runpy
 from pathlib import Path
 
 import pytest
 import test_staleness as asked  # what the exercise asks for
+import torch
 
 from dtcourse import Run
 from dtcourse.events import MARK, SEND
@@ -89,3 +91,28 @@ def test_compensation(run):
     pushes = (n for n, e in enumerate(right.events) if e.kind == SEND and e.rank and not e.control)
     pushed_otherwise = (changed(right, n, payload=right.events[n].payload * 2) for n in pushes)
     assert all("; expected " in said for said in first_messages(pushed_otherwise, expected))
+
+
+def test_the_examples_of_the_exercise():
+    """The tables and examples in the docstrings are right."""
+    rules = runpy.run_path(str(SOLUTION))
+    for completed, may in (
+        ({1: 0, 2: 0, 3: 0}, True),
+        ({1: 0, 2: 1, 3: 1}, True),
+        ({1: 0, 2: 2, 3: 3}, False),
+        ({1: 1, 2: 2, 3: 4}, True),
+        ({2: 7}, True),
+    ):
+        assert rules["may_begin"](2, completed, 1) is may
+    for steps, shares in (
+        ([], None),
+        ([5], None),
+        ([4, 5], None),
+        ([4, 5, 3, 5], [0.0, 0.5, 0.0, 0.5]),
+        ([5, 5, 5], [0.5, 0.5, 0.0]),
+    ):
+        assert rules["first_k"](steps, 5, 2) == shares
+    g, w, backup, zero = (torch.tensor([x], dtype=torch.float64) for x in (2, 3, 2.5, 0))
+    assert rules["compensate"](g, w, backup, 0.1).item() == pytest.approx(2.2)
+    applied, mean_square = rules["compensate_adaptive"](g, w, backup, 0.1, zero, 0.75)
+    assert (applied.item(), mean_square.item()) == pytest.approx((2.2, 1.0))

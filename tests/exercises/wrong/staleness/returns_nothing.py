@@ -1,5 +1,5 @@
 """Writes into the gradient that it was given, and returns nothing."""
-# message: rank 0 raised TypeError: compensate returned None; the gradient is torch.float64 \(5,\)
+# message: rank 0 raised TypeError: compensate returned None; the gradient is torch.float64 \(5,\)\n  \(rank 1 had
 
 
 def may_begin(worker, completed, s):
