@@ -9,6 +9,7 @@ Three functions. Each is checked on its own, so begin with any.
     average_gradients   from the ranks' gradients to the whole batch's
     root_all_reduce     the sum over all ranks, through one of them: what an all-reduce does, the naive way
 
+    group               the ranks that take part, numbered from 0 within the group; None is all ranks
     rank, world         dist.get_rank(group), dist.get_world_size(group): r and N below
     adding up           dist.all_reduce(x, group=group) leaves the sum of everybody's x with everybody, in place
     sending             dist.send(x, group=group, group_dst=other) returns when the other side receives
