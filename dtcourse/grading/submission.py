@@ -128,17 +128,25 @@ class Submission:
             text = re.sub(r"\n  at [^\n]*\btest_\w+\.py, line [^\n]*", "", text)  # where `around` stands says nothing
         if isinstance(error, Deadlock):
             text = text.split("\nAs a picture: cluster.")[0]  # the reader has no `cluster` here
-            if group is not None:
-                text += f"\nOnly ranks {', '.join(map(str, group))} call it: do all sends and receives get `group`?"
+        if group is not None and (isinstance(error, Deadlock) or re.match(r"rank \d+ raised ValueError: .*rank", text)):
+            members = ", ".join(map(str, group))
+            text += f"\nOnly ranks {members} call it: does each send, receive and collective get `group`?"
         if isinstance(error, RunTimeout):
             text = text.rsplit("\n", 1)[0]  # without the advice to wait longer: this is an endless loop
-        if around is not None and around.__doc__ and isinstance(error, (Deadlock, MismatchError, RunTimeout)):
+        if around is not None and around.__doc__ and _takes_two(error, text):
             text += "\n" + " ".join(around.__doc__.split())
         failed = CheckFailed(f"{called}: {text}", run, last_step(run))
         if isinstance(error, RunTimeout):
             self._endless.add(run.function)
             self.settle(failed)
         return failed
+
+
+def _takes_two(error: RunError, text: str) -> bool:
+    """Whether a given partner may have a part in the error: `text` has no line of the file, or two sides do not fit."""
+    if isinstance(error, RankError):
+        return "\n  at " not in text or "does not fit" in text
+    return isinstance(error, (Deadlock, MismatchError, RunTimeout))
 
 
 def _each(args: tuple) -> str | None:

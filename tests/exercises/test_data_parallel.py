@@ -105,11 +105,13 @@ def mistakes(rank, counts, ranks):
     own, n, total = f"g[{rank}]", counts.get(rank, 0), sum(counts.values())
     samples = {f"g[{r}]": n for r, n in counts.items()}
     by_its_own = {name: count / max(n, 1) for name, count in samples.items()}
+    by_its_own_times_ranks = {name: amount / ranks for name, amount in by_its_own.items()}
     return [
         Mistake({own: 1}, "That is its own gradient, as it was: change parameter.grad, in place"),
         Mistake({own: n / total}, "That is its own part alone: add up those of all ranks"),
         *mean_mistakes(samples, ranks),
         Mistake(by_its_own, "Divide by the number of samples of all ranks together, not by its own alone"),
+        Mistake(by_its_own_times_ranks, "The others do not have as many samples: add up the numbers of all ranks"),
     ]
 
 

@@ -4,6 +4,8 @@ All numbers are float64. What a rank sends or holds is told as a mixture of what
 and for each worker r its gradient g[r].
 """
 
+import time
+from dataclasses import replace
 from operator import index
 
 import pytest
@@ -21,7 +23,7 @@ from dtcourse.grading.values import in_place
 
 WORLDS = (2, 3, 4, 5)  # one server, and 1 to 4 workers
 SAMPLES = (3, 1, 4, 2)  # of the workers, in a round
-RATE = 0.25
+RATE = 0.0625  # 1 / RATE is no number of samples: a step without it can be told from one that is not divided
 
 # -- shards ------------------------------------------------------------------------------------------------------------
 
@@ -235,11 +237,12 @@ def test_worker_holds_what_it_pulled(submission):
 
 def with_given_workers(server_step, parameters, gradient, samples, server):
     """Your server_step runs on one rank. The others are given workers: each sends its number of samples, then its
-    gradient, and then takes in the new parameters."""
+    gradient, and then takes in the new parameters. All at the same time: the next message may be another worker's."""
     if dist.get_rank() == server:
         return server_step(parameters, list(samples), RATE)
     if dist.get_rank() in samples:
         dist.send(torch.tensor([samples[dist.get_rank()]]), server)
+        time.sleep(0.01)  # whoever now receives from just anybody meets another worker
         dist.send(gradient, server)
         dist.recv(parameters, server)
     return None
@@ -308,7 +311,9 @@ def server_sends(run, samples, length, server=0):
 
 def server_holds(run, samples, length, server=0):
     yield from in_place(run)
-    yield from ends_with(run, server, new_parameters(samples, length, server))
+    meant = new_parameters(samples, length, server)
+    elsewhere = "The given tensor has to change, in place: parameters -= ..., where parameters = ... makes another one"
+    yield from ends_with(run, server, replace(meant, mistakes=[Mistake({"w": 1}, elsewhere), *meant.mistakes]))
 
 
 @pytest.mark.points(3)

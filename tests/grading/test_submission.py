@@ -125,6 +125,26 @@ def test_what_it_is_given_is_said(submit):
         submission.run("f", 7, world=1, around=lambda f, x: f(x), given="one number")
 
 
+def test_a_call_outside_the_group_is_told_of_the_group(submit):
+    source = "import torch.distributed as dist\ndef f(x, group=None):\n    dist.send(x, dist.get_rank())\n"
+    with pytest.raises(CheckFailed, match=r"raised ValueError: .*(.|\n)*\nOnly ranks 0, 2 call it: .* get `group`\?$"):
+        submit(source).run("f", torch.zeros(1), world=3, group=(0, 2))
+
+
+def given_partner(f, x):
+    """Rank 0 is a given partner."""
+    if dist.get_rank() == 0:
+        raise ValueError("nothing of yours")
+    return f(x)
+
+
+def test_an_error_in_a_given_partner_is_told_as_such(submit):
+    with pytest.raises(
+        CheckFailed, match=r"rank 0 raised ValueError: nothing of yours(.|\n)*Rank 0 is a given partner\.$"
+    ):
+        submit("def f(x):\n    return x\n").run("f", 1, world=2, around=given_partner)
+
+
 def test_only_the_group_calls(submit):
     source = "import torch.distributed as dist\ndef f(x, group=None):\n    return dist.get_rank(group)\n"
     run = submit(source).run("f", torch.zeros(1), world=3, group=(0, 2))

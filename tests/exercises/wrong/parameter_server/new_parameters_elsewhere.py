@@ -1,5 +1,5 @@
 """Makes a new tensor: the workers get it, and the server's own stays what it was."""
-# message: server_step on 2 ranks.*: rank 0 ends with w as the new parameters; expected w - lr g\[1\]
+# message: server_step on 2 ranks.*: rank 0 ends with w as the new parameters.*The given tensor has to change
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,5 @@
 """Forgets the learning rate."""
-# message: server_step on 2 ranks.*: rank 0 sent rank 1 w - 4 lr g\[1\] .* The learning rate is missing
+# message: server_step on 2 ranks.*: rank 0 sent rank 1 w - 16 lr g\[1\] .* The learning rate is missing
 
 import torch
 import torch.distributed as dist

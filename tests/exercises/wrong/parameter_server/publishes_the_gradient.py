@@ -1,5 +1,5 @@
 """Sends the averaged gradient back, as an all-reduce would."""
-# message: server_step on 2 ranks.*: rank 0 sent rank 1 4 lr g\[1\] .* That is the mean gradient: send the parameters
+# message: server_step on 2 ranks.*: rank 0 sent rank 1 16 lr g\[1\] .* That is the mean gradient: send the parameters
 
 import torch
 import torch.distributed as dist
