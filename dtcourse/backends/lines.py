@@ -11,9 +11,12 @@ from torch.distributed import distributed_c10d as c10d
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ROOMS = ("backends", "cluster", "grading", "parameter_server", "model_parallel")  # the last two: who calls says more
+_MACHINERY = (
+    *(os.path.join(_OURS, room) + os.sep for room in _ROOMS),
+    os.path.join(_OURS, "events.py"),  # the line that marks says more
+)
 _NOT_THE_READERS = (
     os.path.dirname(torch.__file__) + os.sep,
-    *(os.path.join(_OURS, room) + os.sep for room in _ROOMS),
     os.path.dirname(os.__file__) + os.sep,
     os.path.realpath(os.path.dirname(os.__file__)) + os.sep,
     "<frozen",
@@ -23,7 +26,7 @@ _NOT_THE_READERS = (
 def is_readers(file: str) -> bool:
     """Whether a source file is the reader's own, or an algorithm, and not torch, Python or the recorder."""
     if file.startswith(_OURS + os.sep):
-        return not file.startswith(_NOT_THE_READERS[: len(_ROOMS) + 1])
+        return not file.startswith(_MACHINERY)
     return not file.startswith(_NOT_THE_READERS) and f"{os.sep}site-packages{os.sep}" not in file
 
 

@@ -282,6 +282,17 @@ def test_many_events(cluster):
     assert [e.sequence for e in run.receives(1)] == list(range(2000))
 
 
+def test_marks_and_their_errors_have_the_line_that_marks(cluster):
+    def function(value):
+        mark("loss", value=value)
+
+    line = cluster.run(function, 1.0).marks("loss")[0].line
+    assert line.file.endswith("test_recorder.py") and line.function == "function"
+    with pytest.raises(RankError) as caught:
+        cluster.run(function, torch.ones(2))
+    assert 'mark("loss", value=value)' in str(caught.value).splitlines()[1]
+
+
 def test_threads_of_a_rank_write_into_one_record():
     def function():
         def work(number):
