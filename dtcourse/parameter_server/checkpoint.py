@@ -1,7 +1,7 @@
 """Checkpoints: what the servers hold, on disk, so that it outlives them.
 
-Each server writes a file of its own after every so many updates, and keeps the last two: one server may die before it
-has written what another has written already, so a training resumes from the newest version that all have.
+Each server writes a file of its own after every so many updates. One server may die before it has written what another
+has written already, so a training resumes from the newest version that all have, and no server deletes that one.
 Files are written beside and renamed, so that each is whole or not there; only their owner can read them; and they
 are read with `weights_only`, which runs no code.
 """
@@ -27,8 +27,12 @@ class Checkpoint:
     folder: str | os.PathLike
     every: int = 100
 
-    def save(self, state: dict[str, Any], server: int, version: int) -> None:
-        """Write the state of one server."""
+    def __post_init__(self) -> None:
+        if not isinstance(self.every, int) or self.every < 1:
+            raise ValueError(f"a checkpoint is saved after every 1, 2, ... updates, not every={self.every!r}")
+
+    def save(self, state: dict[str, Any], server: int, servers: int, version: int) -> None:
+        """Write the state of one of the servers."""
         folder = Path(self.folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, unfinished = tempfile.mkstemp(dir=folder, prefix=f".server{server}-")  # mode 0600
@@ -41,20 +45,48 @@ class Checkpoint:
         except BaseException:
             os.unlink(unfinished)
             raise
+        newest = max(self._common(servers), default=0)
         for old in sorted(self.versions(server))[:-_KEPT]:
-            self._path(server, old).unlink()
+            if old < newest:
+                self._path(server, old).unlink()
 
     def load(self, server: int, servers: int) -> dict[str, Any] | None:
-        """The state of one server at the newest version that all have; None if there is none."""
-        common = set.intersection(*(self.versions(s) for s in range(servers)))
-        if not common:
+        """The state of one of the servers at the newest version that all have; None if the folder holds none at all.
+
+        Later ones are deleted: the training that made them is given up. Raises ValueError if the servers have none in
+        common, or if the file is no checkpoint.
+        """
+        if not any(self.versions(s) for s in range(servers)):
             return None
-        return torch.load(self._path(server, max(common)), map_location="cpu", weights_only=True)
+        if not (common := self._common(servers)):
+            raise ValueError(
+                f"{self.folder} holds no version that all of {servers} servers have saved, but parts of one: "
+                "delete them, or take an empty folder"
+            )
+        newest = max(common)
+        for later in self.versions(server):
+            if later > newest:
+                self._path(server, later).unlink()
+        return self._read(self._path(server, newest))
 
     def versions(self, server: int) -> set[int]:
         """The versions that lie in the folder."""
         found = (re.fullmatch(rf"server{server}-(\d+)\.pt", p.name) for p in Path(self.folder).glob("*.pt"))
         return {int(match[1]) for match in found if match}
+
+    def _common(self, servers: int) -> set[int]:
+        return set.intersection(*(self.versions(s) for s in range(servers)))
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as problem:  # a broken file can fail in any way
+            raise ValueError(
+                f"{path} cannot be read ({type(problem).__name__}): delete it, or take an empty folder"
+            ) from None
+        if not isinstance(state, dict) or "layout" not in state:
+            raise ValueError(f"{path} is no checkpoint of a parameter server: take an empty folder")
+        return state
 
     def _path(self, server: int, version: int) -> Path:
         return Path(self.folder) / f"server{server}-{version}.pt"

@@ -79,7 +79,13 @@ class Wire:
             return [sent, Sent(dist.isend(content, rank, group=self._control), content)]
 
     def hear_text(self, rank: int) -> str:
-        content = torch.empty(self.hear(rank).count, dtype=torch.uint8, device="cpu")
+        """Raises RuntimeError if the rank answers what was asked before."""
+        header = self.hear(rank)
+        if header.kind != Kind.LAYOUT:
+            raise RuntimeError(
+                f"server {rank} still answers an earlier Worker of this rank: keep one Worker for the whole training"
+            )
+        content = torch.empty(header.count, dtype=torch.uint8, device="cpu")
         with region("control"):
             work = dist.irecv(content, rank, group=self._control)
         work.wait()

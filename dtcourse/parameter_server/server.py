@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from dtcourse.events import mark, region
 from dtcourse.parameter_server.checkpoint import Checkpoint
 from dtcourse.parameter_server.messages import Header, Kind, Sent, Wire
 from dtcourse.parameter_server.policies import Asynchronous, Push, Standing
-from dtcourse.parameter_server.shards import check_roles, layout, shards
+from dtcourse.parameter_server.shards import check_roles, difference, layout, shards
 
 
 def serve(
@@ -45,7 +46,8 @@ def serve(
                 serve(model, torch.optim.SGD, Synchronous(), lr=0.1)
     policy      a policy of its own for each server and training
     schedule    makes a schedule from the optimizer; it is stepped after each update
-    checkpoint  where to save, and to begin from; without it the training begins with the parameters of `model`
+    checkpoint  where to save, and to begin from, also with the optimizer's options that lie there; without it the
+                training begins with the parameters of `model`
 
     A worker that dies in a run with `may_die` ends its share: the policy says whether the others go on.
 
@@ -53,10 +55,23 @@ def serve(
     steps that a worker has completed), "update" for each gradient that was applied (worker, step, staleness, and
     the version that the update made), "dropped" for each that was not, "lost" for a worker that died.
 
-    Raises ValueError if the roles do not fit (a rank that should work, no workers, fewer parameters than servers), and
-    RuntimeError if so many workers die that the policy cannot go on.
+    Raises ValueError if the roles do not fit (a rank that should work, no workers, fewer parameters than servers) or if
+    the checkpoint does not; TypeError for an optimizer that is made already, or a policy that is not; RuntimeError if
+    so many workers die that the policy cannot go on, or if a worker that has finished begins another training while
+    others are still at this one.
     """
+    _check_kinds(optimizer, policy, checkpoint)
     return _Server(model, optimizer, policy, servers, schedule, checkpoint, options).run()
+
+
+def _check_kinds(optimizer: Any, policy: Any, checkpoint: Any) -> None:
+    if isinstance(optimizer, Optimizer):
+        kind = type(optimizer).__name__
+        raise TypeError(f"a server makes its optimizer itself, for its shard: serve(model, torch.optim.{kind}, ...)")
+    if isinstance(policy, type):
+        raise TypeError(f"policy is an object, {policy.__name__}(...), not the class")
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        raise TypeError(f"checkpoint is a Checkpoint(folder, every=100), not {checkpoint!r}")
 
 
 class _Pulled(NamedTuple):
@@ -91,6 +106,7 @@ class _Server:
         if checkpoint:
             self._resume(checkpoint)
         self.newest = self.shard.flat()
+        self.finished: set[int] = set()
         self.waiting: list[int] = []  # workers that want parameters, first come first served
         self.pulled: dict[int, _Pulled] = {}
         self.sent: dict[int, list[Sent]] = {}  # to each worker, since it was last heard of
@@ -119,6 +135,7 @@ class _Server:
         for sent in self.sent.pop(worker, []):
             sent.wait()  # it has arrived, or this worker would not have gone on
         if header.kind == Kind.HELLO:
+            self._check_hello(worker)
             self.sent[worker] = self.wire.tell_text(worker, self.layout)
         elif header.kind == Kind.PULL:
             self.waiting.append(worker)
@@ -126,6 +143,15 @@ class _Server:
             self._take_gradient(worker, header.count)
         elif header.kind == Kind.FINISH:
             self.standing.working.discard(worker)
+            self.finished.add(worker)
+
+    def _check_hello(self, worker: int) -> None:
+        if worker in self.finished:
+            at_work = ", ".join(str(other) for other in sorted(self.standing.working))
+            raise RuntimeError(
+                f"worker {worker} has finished, and begins another training while others ({at_work}) are still at this "
+                "one: put dist.barrier() between the two on all ranks, or call cluster.run for each"
+            )
 
     def _take_gradient(self, worker: int, samples: int) -> None:
         pulled, gradient = self.pulled[worker], torch.empty_like(self.newest)
@@ -149,7 +175,8 @@ class _Server:
         if rank in now.working:
             mark("lost", worker=rank)
             now.working.discard(rank)
-            if not self.policy.can_go_on(now):
+            # who has finished has done its share: only deaths can be too many
+            if not self.policy.can_go_on(replace(now, working=now.working | self.finished)):
                 policy, left = type(self.policy).__name__, len(now.working)
                 raise RuntimeError(f"rank {rank} has died, and {policy} cannot go on with {left} workers") from problem
 
@@ -196,18 +223,24 @@ class _Server:
             "version": self.standing.version,
             "latest": self.standing.latest,
             "parameters": self.newest,
+            "kind": type(self.optimizer).__name__,
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict() if self.schedule else None,
         }
         with region("checkpoint", version=self.standing.version):
-            checkpoint.save(state, self.rank, self.standing.version)
+            checkpoint.save(state, self.rank, self.servers, self.standing.version)
 
     def _resume(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.load(self.rank, self.servers)
         if state is None:
             return
-        if state["layout"] != self.layout:
-            raise ValueError(f"{checkpoint.folder} holds the checkpoint of another model: take an empty folder")
+        if problem := difference(self.layout, state["layout"]):
+            raise ValueError(
+                f"{checkpoint.folder} holds the checkpoint of another model ({problem}): take an empty folder"
+            )
+        if state["kind"] != type(self.optimizer).__name__:
+            ours = type(self.optimizer).__name__
+            raise ValueError(f"{checkpoint.folder} was saved with {state['kind']}, not {ours}: take an empty folder")
         self.standing.version = state["version"]
         self.standing.latest |= {w: step for w, step in state["latest"].items() if w in self.standing.latest}
         self.shard.load(state["parameters"])

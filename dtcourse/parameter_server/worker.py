@@ -17,6 +17,7 @@ Source: Li et al., "Scaling distributed machine learning with the parameter serv
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -74,9 +75,9 @@ class Worker:
         step and version. A parameter without a gradient sends zeros.
 
         Raises RuntimeError without a pull since the last push, and if no parameter has a gradient; ValueError for
-        samples < 1 (whoever has no samples left has finished).
+        samples < 1 (whoever has no samples left has finished); TypeError if they are no whole number.
         """
-        self._check_push(samples)
+        samples = self._checked_samples(samples)
         if loss is not None:
             mark("loss", value=loss, step=self.step, version=self.version)
         with region("push", step=self.step), _servers_live():
@@ -127,14 +128,20 @@ class Worker:
         for sent in [self._wire.tell(server, kind) for server in self._servers]:
             sent.wait()
 
-    def _check_push(self, samples: int) -> None:
+    def _checked_samples(self, samples: int) -> int:
+        """Raises unless there is something to push."""
         if self._finished or not self._pulled:
             why = "this worker has finished" if self._finished else "there was no pull() since the last push"
             raise RuntimeError(f"{why}: gradients belong to the parameters that were pulled just before")
+        try:
+            samples = operator.index(samples)  # of NumPy or a tensor, too
+        except TypeError:
+            raise TypeError(f"samples={samples!r}: a gradient is the mean of a whole number of samples") from None
         if samples < 1:
             raise ValueError(f"samples={samples}: a gradient is the mean of one sample or more")
         if all(parameter.grad is None for parameter in self._parameters()):
             raise RuntimeError("no parameter has a gradient: call loss.backward() before push()")
+        return samples
 
     def _parameters(self) -> Iterator[nn.Parameter]:
         return (parameter for shard in self._shards for parameter in shard.parameters)

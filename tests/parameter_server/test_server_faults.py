@@ -89,10 +89,17 @@ def test_roles_that_do_not_fit_are_refused(cluster):
     says("no parameters to train", lambda: Worker(torch.nn.Tanh()) if dist.get_rank() else None)
 
 
+def push(worker, model):
+    sum(p.sum() for p in model.parameters()).backward()
+    worker.push(samples=1)
+
+
 MISUSES = {
     "no pull": ("pull\\(\\) since the last push", lambda worker, model: worker.push(samples=1)),
     "no gradient": ("call loss.backward", lambda worker, model: (worker.pull(), worker.push(samples=1))),
     "no samples": ("samples=0", lambda worker, model: (worker.pull(), worker.push(samples=0))),
+    "half a sample": ("samples=2.5: .* whole number", lambda worker, model: (worker.pull(), worker.push(samples=2.5))),
+    "another worker": ("keep one Worker", lambda worker, model: (worker.pull(), push(worker, model), Worker(model))),
     "too late": ("finished", lambda worker, model: (worker.finish(), worker.pull())),
 }
 
@@ -109,6 +116,42 @@ def test_misuse_is_named(cluster, name):
 
     with pytest.raises(RankError, match=says):
         cluster(2).run(job)
+
+
+MADE_WRONG = {
+    "optimizer": ("torch.optim.SGD, ...", lambda model: (torch.optim.SGD(model.parameters(), lr=0.1), Synchronous())),
+    "policy": (r"Synchronous\(...\), not the class", lambda model: (torch.optim.SGD, Synchronous)),
+    "checkpoint": (r"Checkpoint\(folder", lambda model: (torch.optim.SGD, Synchronous(), "folder")),
+}
+
+
+@pytest.mark.parametrize("name", MADE_WRONG)
+def test_what_a_server_is_given_has_to_be_made_or_not(cluster, name):
+    says, made = MADE_WRONG[name]
+
+    def job():
+        if dist.get_rank() == 0:
+            model = small_model()
+            optimizer, policy, *checkpoint = made(model)
+            return serve(model, optimizer, policy, checkpoint=checkpoint[0] if checkpoint else None, lr=0.1)
+
+    with pytest.raises(RankError, match=says):
+        cluster(2).run(job)
+
+
+def test_a_training_begun_before_all_have_ended_the_one_before_is_named(cluster):
+    def job(meet):
+        for _ in range(2):
+            if dist.get_rank() < 2:  # the worker on rank 2 does nothing, and is at the second training at once
+                train(Asynchronous(), 1, SIZES[:3], pause=lambda rank, step: 0.1)
+            else:
+                Worker(small_model()).finish()
+            if meet:
+                dist.barrier()
+
+    with pytest.raises(RankError, match=r"worker 2 has finished, and begins another .*\(1\).*dist.barrier"):
+        cluster(3).run(job, meet=False)
+    assert len(cluster(3).run(job, meet=True).marks("update")) == 6
 
 
 @pytest.mark.parametrize(("servers", "workers"), [(1, 7), (2, 4), (3, 2)])
@@ -191,8 +234,53 @@ def test_a_checkpoint_of_another_model_is_refused(cluster, tmp_path):
         if dist.get_rank() == 0:
             serve(model, torch.optim.SGD, Synchronous(), checkpoint=checkpoint, lr=0.1)
 
-    with pytest.raises(RankError, match="the checkpoint of another model"):
+    with pytest.raises(RankError, match="the checkpoint of another model .*0.weight"):
         cluster(2).run(job)
+
+
+def test_a_checkpoint_of_another_optimizer_or_other_servers_is_refused(cluster, tmp_path):
+    two = Checkpoint(tmp_path / "two", every=1)
+    one = Checkpoint(tmp_path / "one", every=1)
+    for servers, checkpoint in ((1, one), (2, two)):
+        cluster(3).run(train, Synchronous(), servers, SIZES[:2], checkpoint=checkpoint)
+    before = sorted(tmp_path.rglob("*.pt"))
+    with pytest.raises(RankError, match="was saved with SGD, not Adam"):
+        cluster(3).run(train, Synchronous(), 1, SIZES, checkpoint=one, optimizer=torch.optim.Adam)
+    with pytest.raises(RankError, match="no version that all of 2 servers have saved"):
+        cluster(3).run(train, Synchronous(), 2, SIZES, checkpoint=one)
+    with pytest.raises(RankError, match="servers=1 here, servers=2 there"):
+        cluster(3).run(train, Synchronous(), 1, SIZES, checkpoint=two)
+    assert sorted(tmp_path.rglob("*.pt")) == before
+
+
+BROKEN = {"empty": b"", "garbage": b"garbage", "half": b"PK\x03\x04 the beginning of a zip"}
+
+
+@pytest.mark.parametrize("name", [*BROKEN, "foreign"])
+def test_a_file_that_is_no_checkpoint_is_named(tmp_path, name):
+    path = tmp_path / "server0-7.pt"
+    torch.save(small_model().state_dict(), path) if name == "foreign" else path.write_bytes(BROKEN[name])
+    with pytest.raises(ValueError, match=r"server0-7.pt (is no checkpoint|cannot be read).*empty folder"):
+        Checkpoint(tmp_path).load(0, 1)
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5])
+def test_a_checkpoint_is_saved_after_whole_numbers_of_updates(tmp_path, every):
+    with pytest.raises(ValueError, match=f"every={every}"):
+        Checkpoint(tmp_path, every)
+
+
+def test_a_version_that_all_servers_have_outlives_one_that_runs_ahead(tmp_path):
+    """Asynchronous servers may be as many updates apart as there are workers."""
+    checkpoint = Checkpoint(tmp_path, every=1)
+    save = lambda server, version: checkpoint.save({"layout": "", "at": version}, server, 2, version)  # noqa: E731
+    for server, last in ((1, 3), (0, 9)):
+        for version in range(1, last + 1):
+            save(server, version)
+    assert [checkpoint.load(server, 2)["at"] for server in range(2)] == [3, 3]
+    assert max(checkpoint.versions(0)) == 3  # or, after another death, old parts could meet new ones
+    save(0, 4), save(1, 4), save(0, 5), save(1, 5)
+    assert checkpoint.versions(0) == checkpoint.versions(1) == {4, 5}
 
 
 # -- shards ------------------------------------------------------------------------------------------------------------
@@ -230,6 +318,24 @@ def test_too_many_deaths_end_the_training(cluster):
         cluster(4).run(train, BackupWorkers(3), 1, SIZES, dies=(3, 2), may_die={3})
     with pytest.raises(RankError, match="rank 1 has died, and Asynchronous cannot go on with 0 workers"):
         cluster(2).run(train, Asynchronous(), 1, SIZES, dies=(1, 2), may_die={1})
+
+
+@pytest.mark.parametrize("policy", [Asynchronous(), BackupWorkers(2)], ids=name_of)
+def test_the_death_of_the_last_one_at_work_leaves_what_the_others_did(cluster, policy):
+    def job():
+        if dist.get_rank() == 3:
+            Worker(small_model()).pull()
+            for other in (1, 2):
+                dist.recv(torch.empty(1), other)  # it has finished
+            os._exit(1)
+        trained = train(policy, 1, SIZES[:2])
+        if dist.get_rank() > 0:
+            dist.send(torch.empty(1), 3)
+        return trained
+
+    run = cluster(4).run(job, may_die={3})
+    assert run.results[0] and run.dead == [3]
+    assert [e.labels["worker"] for e in run.marks("lost")] == [3]
 
 
 def test_without_a_server_the_workers_are_told(cluster):
