@@ -37,8 +37,13 @@ def curves(runs: Run | Mapping[str, Run | Sequence[Run]], what: str = "loss", sm
             "begin", which a parameter server makes as the first worker begins; without one, from the run's first event.
     smooth  each point is the mean of so many marks, the last ones up to there; a twentieth of them by default
 
-    Raises ValueError if a run has no such marks, if they have no numbers, or if there are no runs.
+    Raises ValueError if a run has no such marks, if they have no numbers, if there are no runs, or for smooth < 1;
+    TypeError for runs without names.
     """
+    if not isinstance(runs, (Run, Mapping)):
+        raise TypeError(f'runs have names: curves({{"one": run_1, "another": run_2}}), not a {type(runs).__name__}')
+    if smooth is not None and (not isinstance(smooth, int) or smooth < 1):
+        raise ValueError(f"smooth is how many marks a point is the mean of, 1 or more, not {smooth!r}")
     return Curves(runs, what, smooth)
 
 

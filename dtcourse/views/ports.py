@@ -23,8 +23,15 @@ def ports(runs: Mapping[int, Run], formula: Callable[[int], float] | None = None
     runs     number of workers -> the run with so many
     formula  number of workers -> the bytes expected in each direction at the busiest rank, drawn as a line
 
-    Raises ValueError if there are no runs, or if one sent no messages.
+    Raises ValueError if there are no runs, if one sent no messages, or for numbers of workers that are none; TypeError
+    for runs without such numbers.
     """
+    if not isinstance(runs, Mapping):
+        raise TypeError(
+            f"each run has its number of workers: ports({{1: run_1, 2: run_2}}), not a {type(runs).__name__}"
+        )
+    if wrong := [workers for workers in runs if not isinstance(workers, int) or workers < 1]:
+        raise ValueError(f"a number of workers is 1, 2, ..., not {wrong[0]!r}: ports({{1: run_1, 2: run_2}})")
     return Ports(runs, formula)
 
 

@@ -33,12 +33,15 @@ class Staleness(Picture):
 
     def __init__(self, run: Run, bound: int | None = None) -> None:
         updates = numbered(run, "update", LABELS, "on the server, for each gradient that it applies")
+        if odd := [e for e in updates if not all(float(e.labels[label]).is_integer() for label in LABELS)]:
+            raise ValueError(f'a mark "update" of rank {odd[0].rank} has {odd[0].labels}: these are whole numbers')
         self.title, self.bound = run.function or "a run", bound
         self.servers = sorted({e.rank for e in updates})
         self.counts: dict[int, Counter[int]] = {}
         for e in updates:
             if e.rank == self.servers[0]:
-                self.counts.setdefault(e.labels["worker"], Counter())[e.labels["staleness"]] += 1
+                worker, age = int(e.labels["worker"]), int(e.labels["staleness"])  # 1.0 too, as a tensor may say it
+                self.counts.setdefault(worker, Counter())[age] += 1
         self.counts = dict(sorted(self.counts.items()))
         self.means = {worker: _mean(found) for worker, found in self.counts.items()}
         whole = sum(self.counts.values(), Counter())

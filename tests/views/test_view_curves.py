@@ -178,6 +178,17 @@ def test_without_marks_it_says_which_and_how() -> None:
         curves(marked("low"))
 
 
+@pytest.mark.parametrize("smooth", [0, -1, 1.5])
+def test_a_point_is_the_mean_of_one_mark_or_more(smooth: object) -> None:
+    with pytest.raises(ValueError, match="smooth is how many marks"):
+        curves(marked(0.1, 0.2), smooth=smooth)
+
+
+def test_runs_need_names() -> None:
+    with pytest.raises(TypeError, match="runs have names: .*not a list"):
+        curves([marked(0.1), marked(0.2)])
+
+
 @pytest.mark.parametrize("nothing", [{}, {"none": []}])
 def test_no_runs_at_all(nothing: dict) -> None:
     with pytest.raises(ValueError, match="there is no run to draw"):

@@ -96,5 +96,10 @@ def test_a_real_run_and_its_file_draw_the_same(tmp_path: Path) -> None:
 def test_nothing_to_draw_is_said() -> None:
     with pytest.raises(ValueError, match="there is no run to draw"):
         ports({})
+    with pytest.raises(TypeError, match="each run has its number of workers: .*not a list"):
+        ports([ring_run()])
+    for wrong in (0, 1.5, "two"):
+        with pytest.raises(ValueError, match=f"a number of workers is 1, 2, ..., not {wrong!r}"):
+            ports({wrong: ring_run()})
     with pytest.raises(ValueError, match="the run of quiet with 2 workers sent no messages"):
         ports({2: Run(3, function="quiet")})

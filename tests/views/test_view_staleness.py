@@ -112,3 +112,10 @@ def test_without_marks_it_says_which_and_how() -> None:
 def test_a_mark_without_its_number_is_named_with_its_line(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"rank 0, ps.py, line 7 has .*a number is needed as staleness"):
         Run(2, events=[update(0, wrong)]).staleness()
+
+
+def test_whole_numbers_are_counted_however_they_are_written() -> None:
+    assert Run(2, events=[update(0, 1.0, worker=1.0), update(1, 2)]).staleness().counts == {1: {1: 1, 2: 1}}
+    for wrong in (0.5, float("nan")):
+        with pytest.raises(ValueError, match=r'"update" of rank 0 has .*whole numbers'):
+            Run(2, events=[update(0, wrong)]).staleness()
