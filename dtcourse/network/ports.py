@@ -18,6 +18,8 @@ from typing import NamedTuple
 from dtcourse.network.link import Link
 from dtcourse.network.plans import Round
 
+_FOR_EVER = 1 << 61  # ns, 73 years: sums of two still fit into the 8 bytes of a port
+
 
 class Passage(NamedTuple):
     """One message under way."""
@@ -31,14 +33,14 @@ class Ports:
 
     def __init__(self, link: Link, out_free: MutableSequence[int], in_free: MutableSequence[int]) -> None:
         self.link, self.out_free, self.in_free = link, out_free, in_free
-        self.latency = round(link.latency * 1e9)
+        self.latency = _nanoseconds(link.latency)
 
     def carry(self, sender: int, receiver: int, size: int, ready: int) -> Passage:
         """Let a message of `size` bytes through as soon as both ports are free, but not before `ready`."""
         left = ready
         if size:
             start = max(ready, self.out_free[sender], self.in_free[receiver])
-            left = start + round(size / self.link.bandwidth * 1e9)
+            left = min(start + _nanoseconds(size / self.link.bandwidth), _FOR_EVER)
             self.out_free[sender] = self.in_free[receiver] = left
         return Passage(left, left + self.latency)
 
@@ -57,3 +59,7 @@ class Ports:
                 done[s] = max(done[s], passage.left)
                 done[r] = max(done[r], passage.arrived)
         return done
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(min(seconds * 1e9, _FOR_EVER))

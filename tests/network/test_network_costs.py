@@ -153,3 +153,10 @@ def test_no_port_ever_carries_two_messages_at_once(messages):
         for port in (("out", sender), ("in", receiver)):
             assert size == 0 or left - size >= busy.get(port, 0)
             busy[port] = max(left, busy.get(port, 0)) if size else busy.get(port, 0)
+
+
+def test_what_would_take_for_ever_still_fits_into_a_port():
+    ports = Ports(Link(1e-300, 1e300), *(memoryview(bytearray(16)).cast("q") for _ in range(2)))
+    for _ in range(3):
+        passage = ports.carry(0, 1, 1 << 40, ready=10**18)
+        assert 10**18 < passage.left < passage.arrived < 1 << 63
