@@ -31,7 +31,7 @@ class Checkpoint:
         if not isinstance(self.every, int) or self.every < 1:
             raise ValueError(f"a checkpoint is saved after every 1, 2, ... updates, not every={self.every!r}")
 
-    def save(self, state: dict[str, Any], server: int, servers: int, version: int) -> None:
+    def save(self, state: dict[str, Any], server: int, version: int, servers: int = 1) -> None:
         """Write the state of one of the servers."""
         folder = Path(self.folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

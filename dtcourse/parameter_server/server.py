@@ -228,7 +228,7 @@ class _Server:
             "schedule": self.schedule.state_dict() if self.schedule else None,
         }
         with region("checkpoint", version=self.standing.version):
-            checkpoint.save(state, self.rank, self.servers, self.standing.version)
+            checkpoint.save(state, self.rank, self.standing.version, self.servers)
 
     def _resume(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.load(self.rank, self.servers)

@@ -273,7 +273,7 @@ def test_a_checkpoint_is_saved_after_whole_numbers_of_updates(tmp_path, every):
 def test_a_version_that_all_servers_have_outlives_one_that_runs_ahead(tmp_path):
     """Asynchronous servers may be as many updates apart as there are workers."""
     checkpoint = Checkpoint(tmp_path, every=1)
-    save = lambda server, version: checkpoint.save({"layout": "", "at": version}, server, 2, version)  # noqa: E731
+    save = lambda server, version: checkpoint.save({"layout": "", "at": version}, server, version, servers=2)  # noqa: E731
     for server, last in ((1, 3), (0, 9)):
         for version in range(1, last + 1):
             save(server, version)
