@@ -34,7 +34,9 @@ from dtcourse.events import region
 from dtcourse.model_parallel.activations import receive, receive_activation, send, send_activation
 
 
-def own_layers(layers: Sequence[nn.Module], sizes: Sequence[int], group: dist.ProcessGroup | None = None) -> nn.Module:
+def own_layers(
+    layers: Sequence[nn.Module], sizes: Sequence[int], group: dist.ProcessGroup | None = None
+) -> nn.Sequential:
     """The layers of this rank's stage, in order, if stage s takes the next `sizes[s]` of them.
 
     Raises ValueError if there are not as many sizes as ranks, if a stage is empty, or if the sizes do not add up.
@@ -99,7 +101,7 @@ class Stage:
         if not self.is_last:
             if not outputs.requires_grad:  # nothing to train up to here, which the next stage knows from the header
                 return
-            gradient = torch.empty_like(outputs, memory_format=torch.contiguous_format, requires_grad=False)
+            gradient = torch.empty_like(outputs, memory_format=torch.contiguous_format)
             receive(gradient, self.number + 1, self.group)
         with self._noted("backward", inputs), region("backward", stage=self.number):
             torch.autograd.backward(loss if self.is_last else outputs, None if self.is_last else gradient)

@@ -38,6 +38,7 @@ def test_one_works_and_the_others_wait_as_the_file_draws_it(cluster):
     drawn = [line.split()[2:] for line in layers.__doc__.splitlines() if line.startswith("    stage ") and "." in line]
     drawn = [row for row in drawn if set(row) <= set("FB.")]
     assert len(drawn) == 4
+    assert all(row.count(".") / len(row) == 3 / 4 for row in drawn)  # (P-1)/P, as the file says
     run = cluster(4).run(by_layers, [1, 1, 1, 2], [8])
     worked = sorted((e for e in run.events if e.op in ("forward", "backward")), key=lambda e: e.posted)
     assert all(e.ended <= later.posted for e, later in itertools.pairwise(worked))
@@ -235,6 +236,17 @@ MISUSES = {
 def test_misuse_is_named(cluster, says):
     with pytest.raises(RankError, match=says):
         cluster(2).run(lambda: MISUSES[says](Stage(own_layers(mlp_layers(), [2, 3]))))
+
+
+def test_going_back_twice_is_refused(cluster):
+    def job():
+        stage = Stage(own_layers(mlp_layers(), [2, 3]))
+        outputs = stage.forward(batch(4)[0])
+        stage.backward(outputs.sum() if stage.is_last else None)
+        stage.backward(torch.zeros(()) if stage.is_last else None)
+
+    with pytest.raises(RankError, match="no activations to go back from"):
+        cluster(2).run(job)
 
 
 def test_nothing_hangs_if_a_stage_dies_or_leaves(cluster):
