@@ -9,6 +9,7 @@ from torch import nn
 
 from dtcourse import Cluster, Link
 from dtcourse.model_parallel.branches import ParallelBranches, inception_arms
+from dtcourse.model_parallel.layers import Stage, own_layers
 from dtcourse.model_parallel.tensors import parallel_block
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")]
@@ -31,6 +32,23 @@ def test_layers(anywhere):
     outputs, gradients = anywhere.run(undivided, [8, 3]).results[0]  # made there: a GPU draws other weights
     assert same(run.results[-1][0], outputs)
     assert same([g for result in run.results for g in result[1]], gradients)
+
+
+class Turned(nn.Module):
+    def forward(self, x):
+        return x.t()
+
+
+def test_activations_and_gradients_that_are_not_contiguous(anywhere):
+    def job():
+        stage = Stage(own_layers([Turned(), nn.Tanh(), Turned()], [1, 1, 1]))
+        x = torch.arange(6.0).view(2, 3).requires_grad_()
+        outputs = stage.forward(x)
+        stage.backward((outputs * torch.arange(6.0).view(2, 3)).sum() if stage.is_last else None)
+        return x.grad
+
+    expected = torch.arange(6.0) * (1 - torch.arange(6.0).tanh() ** 2)
+    torch.testing.assert_close(anywhere.run(job).results[0], expected.view(2, 3))
 
 
 def input_gradient(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
