@@ -115,7 +115,7 @@ class AskFirstK(Synchronous):
         if shares is None:
             return False
         if not isinstance(shares, Sequence) or len(shares) != len(steps):
-            raise ValueError(f"{call} returned {shares!r}: that is not a list with a share for each gradient")
+            raise ValueError(f"{call} returned {shares!r}: return a share for each gradient, or None to wait")
         self.shares = dict(zip(now.kept, shares, strict=True))
         for push in now.kept:
             if not self.shares[push]:

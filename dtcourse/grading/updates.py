@@ -42,10 +42,15 @@ def staleness_bounded(run: Run, s: int) -> Iterator[Finding]:
 def _completed(run: Run, event: Event, does: str) -> str:
     """The steps that each worker had completed, a row each, and what the one of this event does."""
     done = Counter(e.labels["worker"] for e in run.marks("update", SERVER) if e.index < event.index)
-    rows = {worker: " ".join(map(str, range(done[worker]))) or "-" for worker in range(SERVER + 1, run.world_size)}
+    rows = {worker: _steps(done[worker]) for worker in range(SERVER + 1, run.world_size)}
     width, own = max(map(len, rows.values())), event.labels["worker"]
     rows[own] = f"{rows[own]:<{width}}   and {does} step {event.labels['step']}"
-    return "\n".join(f"  worker {worker} has completed  {row}" for worker, row in rows.items())
+    return "\n".join(f"  worker {worker} has completed {row}" for worker, row in rows.items())
+
+
+def _steps(completed: int) -> str:
+    """ "steps 0 1 2"; the first number stands in the same column in all rows."""
+    return " ".join(["step " if completed == 1 else "steps", *map(str, range(completed))]) if completed else "no step"
 
 
 def bound(step: int, slowest: int, s: int) -> str:

@@ -28,6 +28,8 @@ def shares(run, samples):
     taken = []
     for rank, result in enumerate(run.results):
         try:
+            if isinstance(result, tuple):  # (start, stop), most likely
+                raise TypeError
             taken.append(list(range(samples))[result] if isinstance(result, slice) else [int(s) for s in result])
         except (TypeError, ValueError):
             yield Finding(f"rank {rank} returned {result!r}: return the samples of its share as a slice")
@@ -65,7 +67,7 @@ SIZE = sum(parameter.nbytes for parameter in new_model().parameters())
 
 
 def gradients(average_gradients, batch, **group):
-    """One step of a rank: forward and backward on its samples, if there are any, and the average."""
+    """Each rank does forward and backward on its samples, if it has any, and then calls your average_gradients."""
     model, (x, y) = new_model(), batch
     if len(x):
         nn.functional.mse_loss(model(x), y).backward()

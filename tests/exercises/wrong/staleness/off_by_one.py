@@ -1,5 +1,5 @@
 """Holds the number of completed steps against the number of a step."""
-# message: worker \d has completed  0   and begins step 1
+# message: worker \d has completed step  0   and begins step 1
 
 
 def may_begin(worker, completed, s):

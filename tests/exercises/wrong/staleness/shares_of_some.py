@@ -1,5 +1,5 @@
 """Shares for those that are applied, and none for the others."""
-# message: returned \[0.5, 0.5\]: that is not a list with a share for each gradient
+# message: returned \[0.5, 0.5\]: return a share for each gradient, or None
 
 
 def may_begin(worker, completed, s):
