@@ -104,6 +104,7 @@ def acyclic(schedule: Schedule) -> bool:
 @given(any_schedule(), st.data())
 def test_shuffled_schedules_pass_just_when_an_order_exists(schedule, data):
     """Also: whatever can be ordered runs as messages, on the strictest transport (the last thing that `check` asks)."""
+    schedule = replace(schedule, asynchronous=False)  # what can be ordered may still be needlessly stale
     for _ in range(data.draw(st.integers(0, 3))):
         rank = data.draw(st.integers(0, len(schedule.ranks) - 1))
         place = st.integers(0, len(schedule.ranks[rank]) - 1)
