@@ -64,9 +64,10 @@ def test_outputs_gradients_and_bytes(cluster, world):
         assert [e.labels["arm"] for e in run.regions("arm", rank)] == of_ranks[rank].tolist()
 
 
-def test_the_arms_have_the_channels_they_should():
-    x = torch.ones(1, CHANNELS, 6, 5, dtype=torch.double)
-    assert [tuple(arm(x).shape) for arm in arms()] == [(1, channels, 6, 5) for channels in OUT]
+def test_the_arms_have_the_channels_they_should_and_end_in_a_relu():
+    x = around()[0](images())
+    assert [tuple(arm(x).shape) for arm in arms()] == [(4, channels, 6, 5) for channels in OUT]
+    assert all(arm(x).min() == 0 for arm in arms())
 
 
 def test_batch_norm_and_bfloat16_and_a_subgroup(cluster):
