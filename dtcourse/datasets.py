@@ -1,7 +1,8 @@
-"""The two data sets of the lessons, small enough for seconds of training and made without a network.
+"""The data sets of the lessons, small enough for seconds of training and made without a network.
 
 digits()    handwritten digits: easy, real, at home in scikit-learn
 spirals()   interleaved noisy spirals in 32 dimensions: made here, and hard enough that staleness shows
+text()      the Python language reference as characters: at home in every Python
 """
 
 from __future__ import annotations
@@ -20,6 +21,17 @@ class Data(NamedTuple):
     y: torch.Tensor
     test_x: torch.Tensor
     test_y: torch.Tensor
+
+
+class Text(NamedTuple):
+    """Characters in the order of the text, as numbers: `train` and `test` int64 of shape (characters,).
+
+    Number i stands for `alphabet[i]`.
+    """
+
+    train: torch.Tensor
+    test: torch.Tensor
+    alphabet: str
 
 
 def digits(test: float = 0.2, seed: int = 0) -> Data:
@@ -57,9 +69,35 @@ def spirals(
     return _split(features, y, test, seed)
 
 
-def _split(x: np.ndarray, y: np.ndarray, test: float, seed: int) -> Data:
+def text(characters: int = 400_000, test: float = 0.1) -> Text:
+    """The first `characters` of the Python language reference: a text on which a small language model learns a lot.
+
+    The alphabet is a new line and the 95 printable ASCII characters; any other becomes "?". The last part `test` is
+    held back. Raises ValueError if there are not that many characters.
+
+    Source: the help pages that come with Python (`pydoc_data.topics`), in the order of their names. The text differs a
+    little between versions of Python. Copyright Python Software Foundation, licence: PSF-2.0.
+    """
+    from pydoc_data.topics import topics
+
+    whole = "\n\n".join(topics[name].strip() for name in sorted(topics))
+    if not 1 < characters <= len(whole):
+        raise ValueError(f"characters={characters}: the text has {len(whole)}, and it takes two or more")
+    _check_part(test)
+    alphabet = "\n" + "".join(map(chr, range(32, 127)))
+    number = {character: i for i, character in enumerate(alphabet)}
+    numbers = torch.tensor([number.get(character, number["?"]) for character in whole[:characters]])
+    cut = characters - round(test * characters)
+    return Text(numbers[:cut], numbers[cut:], alphabet)
+
+
+def _check_part(test: float) -> None:
     if not 0 < test < 1:
         raise ValueError(f"test is the part of the samples that is held back, between 0 and 1, not {test!r}")
+
+
+def _split(x: np.ndarray, y: np.ndarray, test: float, seed: int) -> Data:
+    _check_part(test)
     order = np.random.default_rng(seed).permutation(len(x))
     cut = len(x) - round(test * len(x))
     x, y = torch.from_numpy(x[order]).float(), torch.from_numpy(y[order]).long()

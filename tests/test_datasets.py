@@ -4,9 +4,10 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from dtcourse.datasets import digits, spirals
+from dtcourse.datasets import digits, spirals, text
 
 both = pytest.mark.parametrize("make", [digits, spirals])
+every = pytest.mark.parametrize("make", [digits, spirals, text])
 
 
 def rows(*tensors):
@@ -30,7 +31,7 @@ def test_the_split_loses_nothing_and_the_seed_shuffles(make):
     assert not torch.equal(make(seed=1).x, data.x)
 
 
-@both
+@every
 @pytest.mark.parametrize("test", [0, 1, -0.1])
 def test_a_part_is_between_0_and_1(make, test):
     with pytest.raises(ValueError, match="between 0 and 1"):
@@ -50,3 +51,19 @@ def test_another_seed_has_other_samples_of_the_same_features():
     # of the same lift: the nearest sample of one set has the class of the other's
     nearest = torch.cdist(two.test_x, one.x).argmin(1)
     assert (one.y[nearest] == two.test_y).float().mean() > 0.95
+
+
+def test_text_is_the_language_reference_in_order():
+    data = text()
+    whole = torch.cat([data.train, data.test])
+    assert whole.shape == (400_000,) and whole.dtype == torch.int64 and len(data.test) == 40_000
+    assert len(data.alphabet) == len(set(data.alphabet)) == 96
+    read = "".join(data.alphabet[i] for i in whole.tolist())
+    assert read.startswith('The "assert" statement\n') and "Assignment is defined recursively" in read
+    assert read.count("?") / len(read) < 0.01
+
+
+@pytest.mark.parametrize("characters", [0, 1, 10**9])
+def test_text_has_an_end(characters):
+    with pytest.raises(ValueError, match="the text has"):
+        text(characters)
