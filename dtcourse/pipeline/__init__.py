@@ -8,6 +8,7 @@ lowering      the messages between the actions
 check         is a schedule right?
 simulate      what it costs in time and memory
 versions      which weights a micro-batch meets in an asynchronous schedule
+weights       what a stage does about it: nothing, weight stashing, SpecTrain
 draw          the table of a schedule
 partition     layers with measured costs into balanced stages
 """
