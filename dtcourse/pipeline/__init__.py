@@ -11,4 +11,11 @@ versions      which weights a micro-batch meets in an asynchronous schedule
 weights       what a stage does about it: nothing, weight stashing, SpecTrain
 draw          the table of a schedule
 partition     layers with measured costs into balanced stages
+
+runner        runs a schedule on real ranks: `Pipeline(schedule, modules, loss).step(x, y)`
+stage         one stage: computes F, B, or I and W of a micro-batch
+microbatches  a batch cut into them, and their shares
+messages      of one batch on one rank: posted as the program says, waited for as late as can be
+boundary      what travels between two stages, found by running
+tied          a parameter that the first and the last stage share
 """
