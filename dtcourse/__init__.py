@@ -24,6 +24,7 @@ _HOME = {
     "Run": "dtcourse.run",
     "ask": "dtcourse.views.question",
     "curves": "dtcourse.views.curves",
+    "pipeline_plan": "dtcourse.views.pipeline",
     "ports": "dtcourse.views.ports",
     "check": "dtcourse.grading",
 }

@@ -167,20 +167,30 @@ class Run:
 
         return Staleness(self, bound)
 
+    def pipeline(self, plan: Any = None, step: int = -1) -> Any:
+        """Which rank did which action of a pipeline when, over the `plan` that `simulate(schedule)` made, if given.
+
+        Reads `region("forward", microbatch=, stage=)` and the same of "backward", "input" and "weight", which
+        `Pipeline` makes. Of a run with several steps the last is shown, unless `step` tells another, from 0.
+        """
+        from dtcourse.views.pipeline import chart
+
+        return chart(self, plan, step)
+
     def wait_graph(self) -> Any:
         """After a deadlock: who waits for whom."""
         from dtcourse.views.wait_graph import WaitGraph
 
         return WaitGraph(self.waits, self.returned)
 
-    def page(self, path: str | Path) -> Path:
-        """Write player, timeline, traffic, and of a training its loss and staleness, as one HTML file.
+    def page(self, path: str | Path, plan: Any = None) -> Path:
+        """Write player, timeline, traffic, and what there is of pipeline, loss and staleness, as one HTML file.
 
-        The file needs no kernel and no network.
+        The file needs no kernel and no network. `plan` is that of `pipeline`.
         """
         from dtcourse.views.page import write_page
 
-        return write_page(self, Path(path))
+        return write_page(self, Path(path), plan=plan)
 
     # -- files --------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """A run as one HTML file: player, timeline and traffic, drawn by the same JavaScript as in a notebook.
 
-Of a training there are also its loss and the staleness of its gradients, as pictures. The page needs no kernel and no
-network. A few lines stand in for the notebook's model.
+Of a pipeline there is its chart; of a training its loss and the staleness of its gradients, as pictures. The page needs
+no kernel and no network. A few lines stand in for the notebook's model.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from dtcourse.run import Run
-from dtcourse.views import player, timeline, traffic
+from dtcourse.views import pipeline, player, timeline, traffic
 from dtcourse.views.bars import bars, bars_data
 from dtcourse.views.curves import curves
 from dtcourse.views.film import demand_watched, film
 from dtcourse.views.picture import Picture
 from dtcourse.views.staleness import Staleness
+from dtcourse.views.tracks import has_pipeline
 from dtcourse.views.view import embed, png, script
 
 PAGE = """<!doctype html>
@@ -53,15 +54,15 @@ render({{ model, el: document.getElementById("{name}") }});
 """
 
 
-def write_page(run: Run, path: Path, step: int = 0) -> Path:
-    """Write the run to `path`; the player opens at `step`."""
+def write_page(run: Run, path: Path, step: int = 0, plan: Any = None) -> Path:
+    """Write the run to `path`; the player opens at `step`, a pipeline lies under its `plan`."""
     path = Path(path)
     title = f"{run.function or 'A run'} on {run.world_size} rank{'s' if run.world_size > 1 else ''}"
     text = PAGE.format(
         title=escape(title),
         summary=escape(_summary(run)),
         style=script("view.css"),
-        sections="\n".join(_sections(run, step)),
+        sections="\n".join(_sections(run, step, plan)),
     )
     path.write_text(text, encoding="utf-8")
     return path
@@ -74,7 +75,7 @@ def _summary(run: Run) -> str:
     return f"{how} {len(sent)} messages, {sum(e.bytes for e in sent):,} bytes, {run.seconds:.3f} s.{backend}"
 
 
-def _sections(run: Run, step: int) -> Iterator[str]:
+def _sections(run: Run, step: int, plan: Any) -> Iterator[str]:
     try:
         demand_watched(run)
         shown = film(run)
@@ -84,6 +85,8 @@ def _sections(run: Run, step: int) -> Iterator[str]:
         yield f"<h2>The chunks, step by step</h2>\n<p>Not here: {escape(str(problem))}</p>"
     lanes = {"data": bars_data(bars(run), run.function)}
     yield _section("timeline", "Who works, who waits", timeline.SCRIPTS, lanes)
+    if has_pipeline(run):
+        yield _section("pipeline", "The pipeline", pipeline.SCRIPTS, {"data": pipeline.chart(run, plan).data})
     yield _section("traffic", "Who sends how much to whom", traffic.SCRIPTS, {"data": traffic.traffic_data(run)})
     if run.marks("loss"):
         yield _picture("The loss", curves, run)

@@ -6,11 +6,6 @@ const FILLS = { compute: "#56B4E9", send: "#0072B2", recv: "#E69F00", collective
 const TINTS = ["#d3d7de", "#f9dc9d", "#b9d3ec", "#b5dfcd", "#edcfe0", "#f5f1a8", "#f2c1a3"]; // of the regions, by name
 const NAMES = { region: "region", compute: "computes", wait: "waits", send: "sends", recv: "receives", collective: "collective" };
 
-function duration(us) {
-  const [value, unit] = us < 1000 ? [us, "\u00b5s"] : us < 1e6 ? [us / 1000, "ms"] : [us / 1e6, "s"];
-  return +value.toPrecision(4) + " " + unit;
-}
-
 /** Rows of bars from left to right; bars that lie within the same pixel, and marks that would cover each other, are one. */
 function visible(bars, from, to, plot) {
   const shown = [], scale = plot / (to - from);
@@ -35,17 +30,10 @@ function visible(bars, from, to, plot) {
   return shown;
 }
 
-function ticks(from, to) {
-  const rough = (to - from) / 8, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
-  const found = [];
-  for (let t = Math.ceil(from / step) * step; t <= to; t += step) found.push(t);
-  return found;
-}
-
 function render({ model, el }) {
   const data = model.get("data"), rows = data.depth + data.rows.length, lane = rows * ROW + 12, high = data.world * lane + 34;
-  const view = { from: 0, to: Math.max(data.span, 1), chosen: null, wide: 960 };
+  const span = Math.max(data.span, 1), view = lens(span, Math.min(Math.max(span / 20000, 0.5), span), centre, () => draw());
+  Object.assign(view, { chosen: null, wide: 960 });
   const plot = () => view.wide - SIDE - 8;
   const hatch = "dtc-hatch-" + Math.random().toString(36).slice(2);
   const root = frameOf(el, `Timeline of ${data.title}`, onKey);
@@ -54,9 +42,7 @@ function render({ model, el }) {
   const present = new Set(data.bars.map((b) => b[2]));
   node(root, "div", { class: "dtc-head" }, `<b>${esc(data.title)}</b><span>timeline, ${duration(data.span)}</span>`);
   const bar = node(root, "div", { class: "dtc-bar", role: "toolbar", "aria-label": "timeline" });
-  button(bar, "zoom in", "in", () => zoom(0.5)).classList.add("dtc-open");
-  button(bar, "zoom out", "out", () => zoom(2)).classList.add("dtc-open");
-  button(bar, "the whole run", "all", () => look(0, data.span)).classList.add("dtc-open");
+  view.buttons(bar);
   largeType(bar, root, () => { view.wide = root.classList.contains("dtc-large") ? 660 : 960; draw(); }).classList.add("dtc-open");
   const legend = node(bar, "span", { class: "dtc-legend" });
   const picture = document.createElementNS(NS, "svg");
@@ -74,13 +60,6 @@ function render({ model, el }) {
   if (data.bars.some((b) => b[7])) samples.push(["never ended", "wait", true]);
   legend.innerHTML = samples.map(([name, kind, pending, of], i) =>
     `<svg width="22" height="12" aria-hidden="true">${hatching(hatch + i)}<rect width="22" height="12" rx="2" ${style(kind, hatch + i, pending, of)}/></svg> ${esc(name)}`).join(" &ensp;");
-
-  function hatching(id) {
-    return `<defs><pattern id="${id}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">`
-      + `<rect width="6" height="6" fill="var(--paper)"/><rect width="2" height="6" fill="var(--faint)"/></pattern>`
-      + `<pattern id="${id}-stuck" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">`
-      + `<rect width="7" height="7" fill="var(--paper)"/><rect width="3" height="7" fill="var(--warn)"/></pattern></defs>`;
-  }
 
   function style(kind, id, pending, of) {
     const flat = (kind === "region" && tinted && TINTS[data.regions.indexOf(of)]) || FILLS[kind] || "var(--ink)";
@@ -154,31 +133,16 @@ function render({ model, el }) {
     picture.insertAdjacentHTML("beforeend", tag("rect", { class: "dtc-chosen", x: b.x - 2, y: b.y - 2, width: b.width + 4, height: b.height + 4, rx: 3, fill: "none", stroke: "var(--ink)", "stroke-width": 2.5, "pointer-events": "none" }));
   }
 
-  function look(from, to) {
-    const span = Math.max(data.span, 1), wide = Math.min(Math.max(to - from, span / 20000, 0.5), span);
-    view.from = Math.max(0, Math.min(from, span - wide));
-    view.to = view.from + wide;
-    draw();
-  }
-
-  function zoom(factor, at = middle()) {
-    look(at - (at - view.from) * factor, at + (view.to - at) * factor);
-  }
-
-  function middle() {
+  function centre() {
     const bar = view.chosen === null ? null : data.bars[view.chosen];
-    const centre = bar ? (bar[3] + bar[4]) / 2 : NaN;
-    return centre >= view.from && centre <= view.to ? centre : (view.from + view.to) / 2;
+    return bar ? (bar[3] + bar[4]) / 2 : NaN;
   }
 
   function onKey({ key }) {
     const shift = { ArrowLeft: -1, ArrowRight: 1 }[key], turn = { ArrowUp: -1, ArrowDown: 1 }[key];
-    if (key === "+" || key === "=") zoom(0.5);
-    else if (key === "-") zoom(2);
-    else if (key === "0") look(0, data.span);
-    else if (shift) step(shift);
+    if (shift) step(shift);
     else if (turn) turnTo(turn);
-    else return false;
+    else return view.onKey(key);
     return true;
   }
 
@@ -199,28 +163,11 @@ function render({ model, el }) {
   }
 
   function reveal(i) {
-    const [, , , start, end] = data.bars[i], wide = view.to - view.from;
-    if (end < view.from || start > view.to) look(start - wide / 2, start + wide / 2);
+    view.reveal(data.bars[i][3], data.bars[i][4]);
     choose(i);
   }
 
-  let drag = null, next = null;
-  function soon(act) { // at most once a frame, however fast the mouse
-    if (!next) requestAnimationFrame(() => { next(); next = null; });
-    next = act;
-  }
-  picture.addEventListener("pointerdown", (e) => { drag = [e.clientX, view.from, view.to]; root.focus({ preventScroll: true }); });
-  picture.addEventListener("pointermove", (e) => {
-    if (!drag || !e.buttons) return;
-    const by = ((e.clientX - drag[0]) / picture.clientWidth) * (view.wide / plot()) * (drag[2] - drag[1]);
-    soon(() => look(drag[1] - by, drag[2] - by));
-  });
-  picture.addEventListener("wheel", (e) => {
-    if (!e.ctrlKey) return;
-    e.preventDefault();
-    const share = (e.offsetX * (view.wide / picture.clientWidth) - SIDE) / plot();
-    soon(() => zoom(e.deltaY > 0 ? 1.25 : 0.8, view.from + share * (view.to - view.from)));
-  }, { passive: false });
+  view.listen(picture, root, () => [SIDE, plot()]);
   picture.addEventListener("mouseover", (e) => e.target.dataset?.i && choose(+e.target.dataset.i, +e.target.dataset.n));
   draw();
 }

@@ -16,8 +16,9 @@ from dtcourse.events import COLLECTIVE, MARK, RECV, REGION, RETURN, SEND
 from dtcourse.run import Run
 from dtcourse.views.bars import COMPUTE, WAIT, Bar, Bars, bars, bars_data, shares
 from dtcourse.views.view import WARN, View, script
+from dtcourse.views.words import duration
 
-SCRIPTS = ("common.js", "timeline.js")
+SCRIPTS = ("common.js", "axis.js", "timeline.js")
 FILLS = {
     COMPUTE: "#56B4E9",
     WAIT: "#f2f2f2",
@@ -67,13 +68,6 @@ class Timeline(View):
         pending = sum(bar.pending for bar in self._bars.bars if bar.kind in (SEND, RECV, COLLECTIVE))
         stuck = f" {pending} operations never ended." if pending else ""
         return f"Timeline of {name}, {duration(self._bars.span)}. Time spent waiting: {waited}.{stuck}"
-
-
-def duration(microseconds: float) -> str:
-    for limit, unit, factor in ((1e3, "µs", 1), (1e6, "ms", 1e3)):
-        if microseconds < limit:
-            return f"{microseconds / factor:.4g} {unit}"
-    return f"{microseconds / 1e6:.4g} s"
 
 
 def _figure(found: Bars, title: str) -> Figure:

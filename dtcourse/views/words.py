@@ -17,6 +17,14 @@ def size(count: int) -> str:
     return f"{count / 1000**power:.4g} {('kB', 'MB', 'GB')[power - 1]}"
 
 
+def duration(microseconds: float) -> str:
+    """A time in words: `12 µs`, `3.5 ms`, `1.2 s`."""
+    for limit, unit, factor in ((1e3, "µs", 1), (1e6, "ms", 1e3)):
+        if microseconds < limit:
+            return f"{microseconds / factor:.4g} {unit}"
+    return f"{microseconds / 1e6:.4g} s"
+
+
 def ranks(numbers: Iterable[int], world: int | None = None) -> str:
     """Ranks in words: `all ranks`, `rank 2`, `ranks 0, 1, 3`."""
     found = sorted(set(numbers))

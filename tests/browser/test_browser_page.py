@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from chromium import browser, key_to_paint, why_not
+from pipeline_simulated import pipeline_run
 from simulated import SOURCE, ring_run
 
 from dtcourse.events import COLLECTIVE, MARK, REGION, Event
 from dtcourse.origins import provenance
+from dtcourse.pipeline.schedules import one_f_one_b
+from dtcourse.pipeline.simulate import simulate
 from dtcourse.run import Run
 from dtcourse.views.page import write_page
 
@@ -32,8 +35,8 @@ def opened(chromium: Any, tmp_path: Path) -> Iterator[Any]:
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.on("request", lambda r: problems.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
 
-    def visit(run: Run, step: int = 0) -> Any:
-        page.goto(write_page(run, tmp_path / "run.html", step).as_uri())
+    def visit(run: Run, step: int = 0, plan: Any = None) -> Any:
+        page.goto(write_page(run, tmp_path / "run.html", step, plan).as_uri())
         return page
 
     yield visit
@@ -199,3 +202,44 @@ def test_source_text_cannot_break_out(opened: Any) -> None:
 
 def test_key_to_paint_can_be_measured(opened: Any) -> None:
     assert key_to_paint(opened(ring_run(4, 10)), presses=6) > 0
+
+
+def test_the_pipeline_tells_follows_and_zooms(opened: Any) -> None:
+    schedule = one_f_one_b(3, 4)
+    page = opened(pipeline_run(schedule), plan=simulate(schedule))
+    pipeline = page.locator("#pipeline")
+    assert "bubble: planned 33%, measured 33%" in pipeline.locator(".dtc-head").inner_text()
+    assert pipeline.locator("[data-i]").count() == 2 * 3 * 4 * 2
+    box = pipeline.locator('[data-kind="F"][data-rank="1"][data-microbatch="1"]').last
+    box.hover()
+    told = pipeline.locator(".dtc-caption")
+    assert told.inner_text() == "Measured: rank 1, F1 of stage 1, from 2 ms to 3 ms."
+    bright = pipeline.locator("[data-i]").evaluate_all(
+        "all => all.filter((b) => b.style.opacity === '1').map((b) => b.dataset.microbatch)"
+    )
+    assert bright == ["1"] * 2 * 3 * 2, "forward and backward on three ranks, planned and measured"
+    page.mouse.move(1, 1)
+    assert "Bubble, the idle part" in told.inner_text()
+    page.focus("#pipeline section")
+    for key, words in {
+        "ArrowRight": "Planned: rank 0, F0 of stage 0, from 0 µs to 1 ms.",
+        "ArrowDown": "Planned: rank 1, F0 of stage 1, from 1 ms to 2 ms; waited 1 ms for F0 of stage 0 on rank 0.",
+    }.items():
+        page.keyboard.press(key)
+        assert told.inner_text() == words
+    wide = box.bounding_box()["width"]
+    page.keyboard.press("+")
+    assert box.bounding_box()["width"] > 1.8 * wide
+    page.keyboard.press("0")
+    high = box.bounding_box()["height"]
+    pipeline.get_by_role("button", name="large type").click()
+    assert box.bounding_box()["height"] > 1.2 * high
+
+
+def test_what_a_pipeline_never_ended_is_hatched(opened: Any) -> None:
+    run = pipeline_run(one_f_one_b(2, 2))
+    last = max(run.events, key=lambda e: e.ended)
+    page = opened(Run(2, events=[dataclasses.replace(e, ended=None) if e is last else e for e in run.events]))
+    assert "never ended" in page.locator("#pipeline .dtc-legend").inner_text()
+    stuck = page.locator('#pipeline [data-kind="B"][data-rank="0"] rect').last
+    assert "stuck" in stuck.evaluate("(box) => box.style.fill")
