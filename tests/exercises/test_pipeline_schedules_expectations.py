@@ -1,0 +1,72 @@
+"""Expectations of the exercise `pipeline_schedules`: right lists have no findings, and no list may change anywhere."""
+
+import inspect
+import random
+import runpy
+from pathlib import Path
+
+import pytest
+import test_pipeline_schedules as asked  # what the exercise asks for
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtcourse import Run
+from dtcourse.grading.findings import CheckFailed
+from dtcourse.grading.schedules import listed, planned
+from dtcourse.pipeline.draw import chart
+
+RULES = runpy.run_path(str(Path(__file__).parents[2] / "solutions" / "pipeline_schedules.py"))
+EXPECTED = {"gpipe": asked.fail_on_gpipe, "one_f_one_b": asked.fail_on_1f1b}
+
+each_rule = pytest.mark.parametrize("name", EXPECTED)
+
+
+def lists(name, stages, microbatches):
+    return [listed(RULES[name](rank, stages, microbatches)) for rank in range(stages)]
+
+
+def fail_on_these(name, lists, microbatches):
+    EXPECTED[name](Run(len(lists), function=name), planned(lists, microbatches), asked.words(microbatches))
+
+
+@each_rule
+def test_the_tables_of_the_exercise(name):
+    rows = [row for row in inspect.getdoc(RULES[name]).splitlines() if row.strip().startswith("rank ")]
+    assert chart(planned(lists(name, 3, 4), 4)).splitlines() == [row.strip() for row in rows]
+
+
+def test_the_example_of_the_exercise():
+    text = " ".join(RULES["gpipe"].__doc__.split())
+    assert f"gpipe(0, 3, 4) is {RULES['gpipe'](0, 3, 4)}".replace("'", '"') in text
+
+
+@each_rule
+def test_right_lists_have_no_findings(name):
+    for stages in range(1, 9):
+        for microbatches in range(1, 20):
+            fail_on_these(name, lists(name, stages, microbatches), microbatches)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(EXPECTED)), st.integers(1, 5), st.integers(1, 7), st.randoms(use_true_random=False))
+def test_no_list_may_change(name, stages, microbatches, chance):
+    right = lists(name, stages, microbatches)
+    other = [list(pairs) for pairs in right]
+    change(chance.choice(other), microbatches, chance)
+    if other != right:
+        with pytest.raises(CheckFailed, match=f"{name} on {stages} ranks?, {asked.words(microbatches)}: "):
+            fail_on_these(name, other, microbatches)
+
+
+def change(pairs: list, microbatches: int, chance: random.Random):
+    """Take an action away, do one again, do another one, or change two, in one list."""
+    place, elsewhere = chance.randrange(len(pairs)), chance.randrange(len(pairs))
+    match chance.randrange(4):
+        case 0:
+            del pairs[place]
+        case 1:
+            pairs.insert(place, pairs[elsewhere])
+        case 2:
+            pairs[place] = (chance.choice("FB"), chance.randint(-1, microbatches))
+        case 3:
+            pairs[place], pairs[elsewhere] = pairs[elsewhere], pairs[place]
