@@ -7,6 +7,7 @@ is wrong with it.
 import pytest
 
 from dtcourse.grading.findings import fail_on
+from dtcourse.grading.pipelining import as_planned, gradients_of_the_batch, one_batch
 from dtcourse.grading.schedules import comes_to_its_end, each_once, in_the_right_order, kept, long, own_list, planned
 from dtcourse.pipeline import schedules
 
@@ -120,3 +121,17 @@ def test_1f1b_of_few(submission):
             run = submission.run("one_f_one_b", count, world=stages, around=own_list, given=given)
             plan = planned(run.results, count)
             fail_on_1f1b(run, plan, given)
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.points(2)
+def test_on_real_ranks(submission):
+    """both, on real ranks: the gradients of the whole batch, and everything in the order of the lists"""
+    for name in ("gpipe", "one_f_one_b"):
+        for stages, count in ((3, 4), (3, 2), (1, 3)):
+            given = words(count)
+            run = submission.run(name, count, world=stages, around=one_batch, given=given)
+            fail_on(run, as_planned(run, getattr(schedules, name)(stages, count)), given)
+            fail_on(run, gradients_of_the_batch(run, count), given)

@@ -1,5 +1,6 @@
 """Expectations of the exercise `pipeline_schedules`: right lists have no findings, and no list may change anywhere."""
 
+import dataclasses
 import inspect
 import random
 import runpy
@@ -11,11 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtcourse import Run
+from dtcourse.events import REGION
 from dtcourse.grading.findings import CheckFailed
+from dtcourse.grading.pipelining import as_planned, gradients_of_the_batch, one_batch
 from dtcourse.grading.schedules import listed, planned
+from dtcourse.grading.submission import Submission
 from dtcourse.pipeline.draw import chart
 
-RULES = runpy.run_path(str(Path(__file__).parents[2] / "solutions" / "pipeline_schedules.py"))
+SOLUTION = Path(__file__).parents[2] / "solutions" / "pipeline_schedules.py"
+RULES = runpy.run_path(str(SOLUTION))
 EXPECTED = {"gpipe": asked.fail_on_gpipe, "one_f_one_b": asked.fail_on_1f1b}
 
 each_rule = pytest.mark.parametrize("name", EXPECTED)
@@ -70,3 +75,22 @@ def change(pairs: list, microbatches: int, chance: random.Random):
             pairs[place] = (chance.choice("FB"), chance.randint(-1, microbatches))
         case 3:
             pairs[place], pairs[elsewhere] = pairs[elsewhere], pairs[place]
+
+
+def test_a_run_that_went_otherwise(clusters):
+    right, plan = (
+        Submission(SOLUTION, clusters).run("gpipe", 2, world=3, around=one_batch),
+        planned(lists("gpipe", 3, 2), 2),
+    )
+    assert [*as_planned(right, plan), *gradients_of_the_batch(right, 2)] == []
+    for number, e in enumerate(right.events):
+        if e.kind == REGION and e.op in ("forward", "backward"):
+            events = list(right.events)
+            events[number] = dataclasses.replace(e, labels=e.labels | {"microbatch": 7})
+            (finding,) = as_planned(Run(3, function="gpipe", events=events), plan)
+            assert finding.message.startswith(f"rank {e.rank} did ") and "7" in finding.message
+    for rank, gradients in enumerate(right.results):
+        results = list(right.results)
+        results[rank] = [gradients[0] * 1.001, gradients[1]]
+        (finding,) = gradients_of_the_batch(Run(3, function="gpipe", results=results), 2)
+        assert finding.message.startswith(f"the gradient of stage {rank} is off by ")
