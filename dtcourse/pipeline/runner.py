@@ -44,6 +44,7 @@ class Pipeline:
                The shapes of its outputs follow from those of its inputs
     loss       loss(outputs, targets) of what the last module returns: a tensor of no dimension
     reduction  "mean" or "sum": how `loss` puts the samples of a micro-batch together
+    recompute  keep a stage's inputs alone, and compute the rest again in its backward (`recompute`)
     weights    for an asynchronous schedule, {stage: policy}: which weights a micro-batch meets, and who updates them
     tied       on the ranks of the first and of the last stage, the parameter of which both have a copy (`tied`). On one
                rank alone, let both modules hold the same parameter instead
@@ -59,6 +60,7 @@ class Pipeline:
         loss: Loss,
         *,
         reduction: str = "mean",
+        recompute: bool = False,
         weights: Mapping[int, Weights] | None = None,
         tied: nn.Parameter | None = None,
         group: dist.ProcessGroup | None = None,
@@ -66,7 +68,7 @@ class Pipeline:
         self._group = group or dist.group.WORLD
         rank, world = dist.get_rank(self._group), dist.get_world_size(self._group)
         check_places(schedule, modules, rank, world)
-        check_options(schedule, reduction, weights, tied, rank, world)
+        check_options(schedule, reduction, recompute, weights, tied, rank, world)
         check(schedule)
         self.schedule, self._program = schedule, lower(schedule)[rank]
         self._means = reduction == "mean" and not schedule.asynchronous
@@ -77,7 +79,9 @@ class Pipeline:
                 number,
                 schedule.stages,
                 loss if number == self._last else None,
-                weights[number] if weights else None,
+                weights=weights[number] if weights else None,
+                recompute=recompute,
+                halves=Action(Kind.INPUT, 0, number) in schedule.ranks[rank],
             )
             for number in sorted(modules)
         }
@@ -101,8 +105,8 @@ class Pipeline:
         if not torch.is_grad_enabled():
             raise RuntimeError("a pipeline trains: call step() outside of torch.no_grad()")
         count = self.schedule.microbatches
-        samples = [as_tensors(one) for one in cut(inputs, count, "inputs")] if 0 in self._stages else None
-        answers = cut(targets, count, "targets") if self._last in self._stages else None
+        samples = [as_tensors(one) for one in cut(inputs, count, "inputs of stage 0")] if 0 in self._stages else None
+        answers = cut(targets, count, f"targets of stage {self._last}") if self._last in self._stages else None
         self._boundaries.find(count, samples)
         walk = Walk(self.schedule, self._stages, Messages(self._boundaries, self._group), samples, answers, self._means)
         with self._tied.summed() if self._tied else nullcontext():
@@ -191,6 +195,7 @@ def check_places(schedule: Schedule, modules: Mapping[int, nn.Module], rank: int
 def check_options(
     schedule: Schedule,
     reduction: str,
+    recompute: bool,
     weights: Mapping[int, Weights] | None,
     tied: nn.Parameter | None,
     rank: int,
@@ -207,6 +212,8 @@ def check_options(
         )
     if weights and not schedule.asynchronous:
         raise ValueError("weights= are for asynchronous schedules; in this one, all of a batch meets the same weights")
+    if weights and recompute:
+        raise ValueError("recompute= would find other weights in the backward: not together with weights=")
     if tied is not None and (schedule.asynchronous or rank not in (0, world - 1)):
         why = "its schedule is asynchronous" if schedule.asynchronous else f"rank {rank} has neither"
         raise ValueError(f"tied= is for the ranks of the first and the last stage of a synchronous schedule; {why}")

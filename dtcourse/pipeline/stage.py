@@ -18,15 +18,17 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.func import functional_call
 
 from dtcourse.events import region
 
 from .boundary import Description, described, in_words
 from .microbatches import Batch
+from .recompute import buffers_kept, recomputed
+from .split_backward import Later, deferrable, input_half
 
 Loss = Callable[[Any, Any], torch.Tensor]  # loss(outputs of the last stage, targets)
 Tensors = tuple[torch.Tensor, ...]
+WORDS = {"input": "input half", "weight": "weight half"}
 
 
 class Weights(Protocol):
@@ -50,21 +52,35 @@ class Kept(NamedTuple):
 
 
 class Stage:
-    """Stage `number` of `stages`. `loss` on the last one alone, `weights` in an asynchronous schedule.
+    """Stage `number` of `stages`.
+
+    loss       on the last stage alone
+    weights    in an asynchronous schedule: which weights a micro-batch meets
+    recompute  keep the inputs alone, and compute the rest again in the backward
+    halves     the schedule asks for input and weight halves
 
     What the module or the loss raises gets a note: stage, micro-batch, what came in.
     """
 
     def __init__(
-        self, module: nn.Module, number: int, stages: int, loss: Loss | None = None, weights: Weights | None = None
+        self,
+        module: nn.Module,
+        number: int,
+        stages: int,
+        loss: Loss | None = None,
+        *,
+        weights: Weights | None = None,
+        recompute: bool = False,
+        halves: bool = False,
     ) -> None:
-        self.module, self.number, self.loss, self._weights = module, number, loss, weights
+        self.module = deferrable(module) if halves else module
+        self.number, self._loss, self._weights, self._recompute = number, loss, weights, recompute
         self.is_first, self.is_last = number == 0, number == stages - 1
         tensors = chain(module.parameters(), module.buffers())
         self.device = next((tensor.device for tensor in tensors), torch.get_default_device())
         self._name = f"stage {number} of {stages} (rank {dist.get_rank()})"
         self._kept: dict[int, Kept] = {}
-        self._later: dict[int, tuple[Tensors, tuple, Tensors]] = {}  # input halves whose weight half is still to come
+        self._later: dict[int, Later] = {}  # input halves whose weight half is still to come
 
     def forward(self, microbatch: int, inputs: Tensors, expected: tuple[Description, ...]) -> Tensors:
         """The outputs, cut off from the graph. Raises ValueError if they are not as `expected`."""
@@ -76,7 +92,7 @@ class Stage:
     def forward_to_loss(self, microbatch: int, inputs: Tensors, targets: Batch, share: float) -> torch.Tensor:
         """On the last stage: the loss of a micro-batch, times its share in the batch."""
         with self._at("forward", microbatch, inputs):
-            loss = self.loss(self._call(microbatch, inputs), targets)
+            loss = self._loss(self._call(microbatch, inputs), targets)
             if not isinstance(loss, torch.Tensor) or loss.dim():
                 seen = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
                 raise TypeError(f"the loss has to be a tensor of no dimension, the mean or the sum; got {seen}")
@@ -97,30 +113,26 @@ class Stage:
         return self._gradients(inputs)
 
     def input_half(self, microbatch: int, gradients: Sequence[torch.Tensor | None]) -> Tensors:
-        """The gradients of the inputs alone, as `backward` returns them. Those of the weights are for later."""
+        """The gradients of the inputs, as `backward` returns them. Those of the weights are for later."""
         inputs, outputs = self._kept.pop(microbatch)
-        asking = [] if self.is_first else [tensor for tensor in inputs if tensor.requires_grad]
-        with self._at("input", microbatch, inputs):
-            if outputs and asking:
-                torch.autograd.backward(outputs, gradients, retain_graph=True, inputs=asking)
-        self._later[microbatch] = outputs, tuple(gradients), inputs
+        with self._at("input", microbatch, inputs), input_half() as later:
+            if outputs:
+                torch.autograd.backward(outputs, gradients)
+        self._later[microbatch] = later
         return self._gradients(inputs)
 
     def weight_half(self, microbatch: int) -> None:
-        """Add to the parameters' gradients."""
-        outputs, gradients, inputs = self._later.pop(microbatch)
-        parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
-        with self._at("weight", microbatch, inputs):
-            if outputs and parameters:
-                torch.autograd.backward(outputs, gradients, inputs=parameters)
+        """Add to the parameters' gradients what the input half has left."""
+        with self._at("weight", microbatch):
+            self._later.pop(microbatch).weight_half()
 
     def trial(self, microbatch: int, inputs: Tensors) -> Tensors:
         """The outputs for these inputs, and no trace: not in buffers, gradients, or the random state."""
-        buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         accelerators = [] if self.device.type == "cpu" else [self.device]
         kind = "cuda" if self.device.type == "cpu" else self.device.type  # of no device, on a CPU
-        with self._noted("forward", microbatch, inputs), torch.random.fork_rng(accelerators, device_type=kind):
-            return as_tensors(functional_call(self.module, buffers, inputs))
+        random_state = torch.random.fork_rng(accelerators, device_type=kind)
+        with self._noted("forward", microbatch, inputs), random_state, buffers_kept(self.module):
+            return as_tensors(self.module(*inputs))
 
     def clear(self) -> None:
         """Forget what an unfinished batch has left behind."""
@@ -130,7 +142,9 @@ class Stage:
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _call(self, microbatch: int, inputs: Tensors) -> Any:
-        return self._weights.call(microbatch, *inputs) if self._weights else self.module(*inputs)
+        if self._weights:
+            return self._weights.call(microbatch, *inputs)
+        return recomputed(self.module, *inputs) if self._recompute else self.module(*inputs)
 
     def _keep(self, microbatch: int, inputs: Tensors, outputs: Tensors) -> Tensors:
         self._kept[microbatch] = Kept(inputs, tuple(output for output in outputs if output.requires_grad))
@@ -151,7 +165,7 @@ class Stage:
             )
 
     @contextmanager
-    def _at(self, work: str, microbatch: int, inputs: Tensors) -> Iterator[None]:
+    def _at(self, work: str, microbatch: int, inputs: Tensors = ()) -> Iterator[None]:
         labels = {"version": self._weights.version(microbatch)} if self._weights else {}
         with self._noted(work, microbatch, inputs), region(work, microbatch=microbatch, stage=self.number, **labels):
             yield
@@ -162,10 +176,8 @@ class Stage:
             yield
         except Exception as problem:
             source = "the batch" if self.is_first else f"stage {self.number - 1}"
-            problem.add_note(
-                f"In the {work} of micro-batch {microbatch} on {self._name}, "
-                f"whose inputs were {in_words(described(inputs))} from {source}."
-            )
+            came = f", whose inputs were {in_words(described(inputs))} from {source}" if inputs else ""
+            problem.add_note(f"In the {WORDS.get(work, work)} of micro-batch {microbatch} on {self._name}{came}.")
             raise
 
 

@@ -1,77 +1,53 @@
-"""The runner on real ranks: whatever the schedule, the gradients are those of one process with the whole batch."""
+"""The runner on real ranks: whatever the schedule, the gradients are those of one process with the whole batch.
+
+And the order, the memory and the messages are those of the plan.
+"""
 
 from contextlib import ExitStack
+from functools import cache
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.functional import mse_loss
+from every_schedule import ONE_STAGE_A_RANK
+from piped_models import (
+    alone,
+    batch,
+    gradients,
+    layers,
+    mean_of_squares,
+    own,
+    same,
+    sum_of_squares,
+)
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from dtcourse import Cluster
-from dtcourse.pipeline.actions import Schedule
+from dtcourse.pipeline.actions import Kind, Schedule
 from dtcourse.pipeline.runner import Pipeline
-from dtcourse.pipeline.schedules import gpipe, interleaved, one_f_one_b
-from dtcourse.pipeline.zero_bubble import zero_bubble_h1, zero_bubble_h2
+from dtcourse.pipeline.schedules import interleaved, pipedream
+from dtcourse.pipeline.simulate import peak_activations
+from dtcourse.pipeline.versions import weight_versions
+from dtcourse.pipeline.weights import Naive, Stashing
 
 WORLDS = (1, 2, 3, 4)
-SYNCHRONOUS = (gpipe, one_f_one_b, zero_bubble_h1, zero_bubble_h2)
+SYNCHRONOUS = [make for make in ONE_STAGE_A_RANK if make is not pipedream]
+REGIONS = {"forward": Kind.FORWARD, "backward": Kind.BACKWARD, "input": Kind.INPUT, "weight": Kind.WEIGHT}
 
 
-@pytest.fixture(scope="module", params=["auto", "gloo"])
-def clusters(request):
-    """`auto` is our shared memory."""
+@pytest.fixture(scope="module")
+def cluster():
+    """`cluster(world)` is a cluster of that many ranks; `cluster(world, "gloo")` another."""
     with ExitStack() as stack:
-        yield {world: stack.enter_context(Cluster(world, backend=request.param)) for world in WORLDS}
+        made = cache(lambda world, backend: stack.enter_context(Cluster(world, backend=backend)))
+        yield lambda world, backend="auto": made(world, backend)
 
 
-def layers(stages: int) -> list[nn.Module]:
-    """A module for each stage, the same on all ranks."""
-    torch.manual_seed(stages)
-    return [nn.Sequential(nn.Linear(4, 4), nn.Tanh()).double() for _ in range(stages)]
+# -- gradients --------------------------------------------------------------------------------------------------------
 
 
-def own(stages: int) -> dict[int, nn.Module]:
-    """The modules of this rank."""
-    return {s: layers(stages)[s] for s in range(dist.get_rank(), stages, dist.get_world_size())}
-
-
-def batch(size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(size)
-    return tuple(torch.randn(size, 4, dtype=torch.double, generator=generator) for _ in "xy")
-
-
-def squares(outputs, targets):
-    return (outputs - targets).square().sum()
-
-
-def trained(cases: list[tuple[Schedule, str, int]]) -> list:
-    """For each case the loss and {stage: gradients} of this rank."""
-    results = []
-    for schedule, reduction, size in cases:
-        modules = own(schedule.stages)
-        pipeline = Pipeline(schedule, modules, mse_loss if reduction == "mean" else squares, reduction=reduction)
-        loss = pipeline.step(*batch(size))
-        results.append((loss, {s: gradients(module) for s, module in modules.items()}))
-    return results
-
-
-def gradients(module: nn.Module) -> list[torch.Tensor]:
-    return [parameter.grad for parameter in module.parameters()]
-
-
-def alone(stages: int, reduction: str, size: int) -> tuple[torch.Tensor, dict[int, list[torch.Tensor]]]:
-    """The same from one process with the whole batch."""
-    modules = layers(stages)
-    x, y = batch(size)
-    loss = (mse_loss if reduction == "mean" else squares)(nn.Sequential(*modules)(x), y)
-    loss.backward()
-    return loss.detach(), {s: gradients(module) for s, module in enumerate(modules)}
-
-
-def cases(world: int) -> list[tuple[Schedule, str, int]]:
-    schedules = [make(world, microbatches) for make in SYNCHRONOUS for microbatches in range(1, 10)]
-    schedules += [interleaved(world, world * groups, chunks) for groups in (1, 2, 3) for chunks in (2, 3)]
+def cases(world: int, microbatches: range) -> list[tuple[Schedule, str, int]]:
+    schedules = [make(world, many) for make in SYNCHRONOUS for many in microbatches]
+    schedules += [interleaved(world, world * groups, chunks) for groups in (1, 2) for chunks in (2, 3)]
     return [
         (schedule, reduction, schedule.microbatches * 2 + more)
         for schedule in schedules
@@ -79,15 +55,79 @@ def cases(world: int) -> list[tuple[Schedule, str, int]]:
     ]
 
 
+def wrong(cases: list[tuple[Schedule, str, int]]) -> list[int]:
+    """The cases in which this rank has another loss or other gradients than one process."""
+    found = []
+    for number, (schedule, reduction, size) in enumerate(cases):
+        modules = own(schedule.stages)
+        loss = {"mean": mean_of_squares, "sum": sum_of_squares}[reduction]
+        value = Pipeline(schedule, modules, loss, reduction=reduction).step(*batch(size))
+        expected_value, expected = alone(layers(schedule.stages), loss, *batch(size))
+        expected_value = expected_value if schedule.stages - 1 in modules else None
+        right = [same(gradients(module), expected[stage]) for stage, module in modules.items()]
+        if not all(right) or not same([value], [expected_value]):
+            found.append(number)
+    return found
+
+
 @pytest.mark.parametrize("world", WORLDS)
-def test_every_synchronous_schedule_gives_the_gradients_of_the_whole_batch(clusters, world):
-    asked = cases(world)
-    results = clusters[world].run(trained, asked).results
-    for number, (schedule, reduction, size) in enumerate(asked):
-        loss, expected = alone(schedule.stages, reduction, size)
-        losses, parts = zip(*(result[number] for result in results), strict=True)
-        assert losses[:-1] == (None,) * (world - 1)
-        torch.testing.assert_close(losses[-1], loss, rtol=0, atol=1e-10)
-        got = {stage: part for one in parts for stage, part in one.items()}
-        for stage in range(schedule.stages):
-            torch.testing.assert_close(got[stage], expected[stage], rtol=0, atol=1e-10)
+@pytest.mark.parametrize(("backend", "microbatches"), [("auto", range(1, 10)), ("gloo", range(1, 10, 3))])
+def test_every_synchronous_schedule_gives_the_gradients_of_the_whole_batch(cluster, backend, microbatches, world):
+    assert cluster(world, backend).run(wrong, cases(world, microbatches)).results == [[]] * world
+
+
+# -- order, memory, messages ------------------------------------------------------------------------------------------
+
+
+def walked(schedules: list[Schedule]) -> list[int]:
+    """Run each schedule; for each the most activations that this rank had at once."""
+    peaks = []
+    for schedule in schedules:
+        alive, most = [], 0
+
+        def count(module, inputs, outputs):
+            nonlocal most
+            alive.append(StorageWeakRef(outputs.untyped_storage()))  # noqa: B023
+            most = max(most, sum(not one.expired() for one in alive))  # noqa: B023
+
+        modules = own(schedule.stages)
+        for module in modules.values():
+            module[1].register_forward_hook(count)  # a tanh, whose outputs the layer after it needs as well
+        Pipeline(schedule, modules, mean_of_squares).step(*batch(20))
+        peaks.append(most)
+    return peaks
+
+
+@pytest.mark.parametrize("world", [1, 3, 4])
+def test_a_rank_does_what_is_planned_and_keeps_what_is_planned(cluster, world):
+    schedules = [make(world, 9) for make in SYNCHRONOUS] + [interleaved(world, 2 * world, 2)]
+    run = cluster(world).run(walked, schedules)
+    assert list(zip(*run.results, strict=True)) == [peak_activations(schedule) for schedule in schedules]
+    for rank in range(world):
+        planned = [action for schedule in schedules for action in schedule.ranks[rank]]
+        regions = sorted((e for e in run.events if e.rank == rank and e.op in REGIONS), key=lambda e: e.posted)
+        assert [(REGIONS[e.op], e.labels["microbatch"], e.labels["stage"]) for e in regions] == planned
+        assert all(set(e.labels) == {"microbatch", "stage"} for e in regions)
+    assert len(run.messages()) == sum(2 * (s.stages - 1) * s.microbatches for s in schedules if world > 1)
+
+
+def asynchronous(policy, schedule: Schedule) -> None:
+    modules = own(schedule.stages)
+    weights = {s: policy(module, torch.optim.SGD(module.parameters(), lr=0.1)) for s, module in modules.items()}
+    pipeline = Pipeline(schedule, modules, mean_of_squares, weights=weights)
+    losses = pipeline.step(*batch(2 * schedule.microbatches))
+    assert losses is None or losses.shape == (schedule.microbatches,)
+
+
+@pytest.mark.parametrize("policy", [Naive, Stashing])
+def test_an_asynchronous_schedule_labels_the_versions(cluster, policy):
+    schedule = pipedream(3, 7)
+    run = cluster(3).run(asynchronous, policy, schedule)
+    for stage, versions in enumerate(weight_versions(schedule)):
+        for microbatch, version in enumerate(versions):
+            labels = {"microbatch": microbatch, "stage": stage}
+            found = {
+                e.op: e.labels["version"] for e in run.events if e.op in REGIONS and {**e.labels, **labels} == e.labels
+            }
+            backward = version.forward if policy is Stashing else version.backward
+            assert found == {"forward": version.forward, "backward": backward}
