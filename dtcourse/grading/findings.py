@@ -61,13 +61,18 @@ def fail_on(run: Run, findings: Iterable[Finding], given: str | None = None) -> 
 
 @contextmanager
 def explained_by(findings: Callable[[Run], Iterable[Finding]], given: str | None = None) -> Iterator[None]:
-    """A deadlock in here is told by the findings in its record, if there are any, and not by who waits for whom."""
+    """A deadlock in here is told by the findings in its record, if there are any, and not by who waits for whom.
+
+    If two ends of a message do not fit, it is told by findings that have a line: what is missing may have come later.
+    """
     __tracebackhide__ = True
     try:
         yield
     except CheckFailed as failed:
         if failed.run is not None and failed.run.waits:
             fail_on(failed.run, findings(failed.run), given)
+        elif failed.run is not None and (failed.run.failure or "").startswith("MismatchError"):
+            fail_on(failed.run, [finding for finding in findings(failed.run) if finding.line], given)
         raise
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from dtcourse.grading.findings import Finding, number_of
-from dtcourse.grading.mixtures import Mistake, Mixture, difference, text
+from dtcourse.grading.mixtures import TOLERANCE, Mistake, Mixture, difference, fraction, mixture, text
 from dtcourse.grading.reading import end_of, last_step
 from dtcourse.raw import dtype_name
 from dtcourse.run import Run
@@ -51,7 +51,48 @@ class Count:
         return f"{dtype_name(seen.dtype)} {seen.tolist()} as {self.name}", f"int64 [{self.value}]"
 
 
-def letters(run: Run, rank: int, expected: Mapping[int, Sequence[Meant | Count]], who: str) -> Iterator[Finding]:
+@dataclass(frozen=True)
+class Known:
+    """A float64 tensor that is asked for, and known by name; `others`, of any shape, may be taken for it."""
+
+    name: str
+    wanted: torch.Tensor
+    others: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def wrong(self, seen: torch.Tensor) -> tuple[str, str] | None:
+        """What `seen` is and what is expected, both in words; None if it is what is asked for."""
+        if (seen.dtype, seen.numel()) == (self.wanted.dtype, self.wanted.numel()) and _same(seen, self.wanted):
+            return None
+        if told := self.told(seen):
+            return told, self.name
+        kinds = [f"{dtype_name(tensor.dtype)} {tuple(tensor.shape)}" for tensor in (seen, self.wanted)]
+        return f"{kinds[0]} that the whole model has nowhere", f"{self.name}, {kinds[1]}"
+
+    def told(self, seen: torch.Tensor) -> str | None:
+        """The known tensor that this is, or of which it is a multiple, in words."""
+        if seen.isnan().any():
+            return "nan"
+        if not seen.any():
+            return "zeros"
+        alike = {
+            n: t.flatten() for n, t in {self.name: self.wanted, **self.others}.items() if t.numel() == seen.numel()
+        }
+        for name, tensor in alike.items():
+            if _same(seen, tensor):
+                return f"{name}, as {dtype_name(seen.dtype)}" if seen.dtype != tensor.dtype else name
+        for name, tensor in alike.items():
+            if tensor.any() and (found := mixture(seen.flatten().double(), {name: tensor})):
+                return f"{name}, times {fraction(found[name])}"
+        return None
+
+
+def _same(seen: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return torch.allclose(seen.flatten().double(), wanted.flatten(), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def letters(
+    run: Run, rank: int, expected: Mapping[int, Sequence[Meant | Count | Known]], who: str
+) -> Iterator[Finding]:
     """`rank` sends these to each receiver, in this order, and nothing else; the receivers may come in any order.
 
     `who` does so, in words: "a worker".
@@ -69,7 +110,9 @@ def letters(run: Run, rank: int, expected: Mapping[int, Sequence[Meant | Count]]
             yield Finding(f"{sent}: {meant[len(seen)].name} is missing", last_step(run), rank)
         elif len(seen) > len(meant):
             e = seen[len(meant)]
-            yield Finding(f"{sent}: {number_of(e.payload.numel(), 'element')} too many", e.step, rank, e.line)
+            known = meant[0].told(e.payload) if isinstance(meant[0], Known) else None
+            what = known or number_of(e.payload.numel(), "element")
+            yield Finding(f"{sent}: {what} too many", e.step, rank, e.line)
 
 
 def ends_with(run: Run, rank: int, meant: Meant) -> Iterator[Finding]:

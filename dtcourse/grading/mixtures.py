@@ -105,7 +105,7 @@ def drawn(found: Mixture, wanted: Mixture) -> str:
     longest = max((abs(amount) for amount in (*found.values(), *wanted.values())), default=1) or 1
 
     def bar(amount: float) -> str:
-        return f"{_number(amount):>6} {'=' * round(_BAR * abs(amount) / longest):<{_BAR}}"
+        return f"{fraction(amount):>6} {'=' * round(_BAR * abs(amount) / longest):<{_BAR}}"
 
     names = list(dict.fromkeys([*found, *wanted]))
     rows = [f"  {name}  {bar(found.get(name, 0))}  {bar(wanted.get(name, 0))}" for name in names]
@@ -114,11 +114,11 @@ def drawn(found: Mixture, wanted: Mixture) -> str:
 
 
 def _term(name: str, amount: float) -> str:
-    number = _number(abs(amount))
+    number = fraction(abs(amount))
     return (" - " if amount < 0 else " + ") + (name if number == "1" else f"{number} {name}")
 
 
-def _number(amount: float) -> str:
+def fraction(amount: float) -> str:
     """As a fraction, if it is a simple one."""
     simple = Fraction(amount).limit_denominator(_SIMPLE)
     return str(simple) if abs(simple - amount) < TOLERANCE else f"{amount:.4g}"

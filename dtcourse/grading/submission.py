@@ -22,16 +22,17 @@ TIMEOUT = 10.0  # seconds for a run that takes a twentieth of one: whoever reach
 
 
 class Clusters:
-    """One cluster per world size, started when first asked for, and kept: a run then costs milliseconds."""
+    """One cluster per world size and backend, started when first asked for, and kept: a run then costs milliseconds."""
 
     def __init__(self, timeout: float = TIMEOUT) -> None:
         self.timeout = timeout
-        self._clusters: dict[int, Cluster] = {}
+        self._clusters: dict[tuple[int, str], Cluster] = {}
 
-    def of(self, world: int) -> Cluster:
-        if world not in self._clusters:
-            self._clusters[world] = Cluster(world, device="cpu", timeout=self.timeout)
-        return self._clusters[world]
+    def of(self, world: int, backend: str = "auto") -> Cluster:
+        if (world, backend) not in self._clusters:
+            cluster = Cluster(world, device="cpu", backend=backend, timeout=self.timeout)
+            self._clusters[world, backend] = cluster
+        return self._clusters[world, backend]
 
     def close(self) -> None:
         for cluster in self._clusters.values():
@@ -62,21 +63,23 @@ class Submission:
         group: Sequence[int] | None = None,
         around: Callable[..., Any] | None = None,
         given: str | None = None,
+        backend: str = "auto",
     ) -> Run:
         """Run the function `name` of the file on `world` ranks, watched; `per_rank(...)` among the arguments is meant.
 
         `group`: the function gets this sub-group as `group`, and only its ranks call it. `around`: what each rank calls
         in its place, with the function before the arguments: a training step, say, or another rank's part. `given`:
-        what the ranks are given, in words, if it is not one tensor each. Several names: `around` gets a tuple of their
-        functions. Raises CheckFailed if the run does not complete (and NotWritten for a stub), with the record of what
-        happened until then; if ranks wait for each other, with what `around` says of itself.
+        what the ranks are given, in words, if it is not one tensor each. `backend`: "gloo" refuses, as NCCL does,
+        tensors that are not contiguous. Several names: `around` gets a tuple of their functions. Raises CheckFailed if
+        the run does not complete (and NotWritten for a stub), with the record of what happened until then; if ranks
+        wait for each other, with what `around` says of itself.
         """
         __tracebackhide__ = True
         names = (name,) if isinstance(name, str) else name
         for one in names:
             self._demand(one)
         try:
-            run = self._clusters.of(world).run(
+            run = self._clusters.of(world, backend).run(
                 call, str(self.file), name, *args, group=group, around=around, watch=True
             )
         except RunError as error:
