@@ -177,6 +177,21 @@ class Run:
 
         return chart(self, plan, step)
 
+    def activations(self, plan: Any = None, step: int = -1) -> Any:
+        """How many activations each rank of a pipeline kept, over time; `plan` and `step` as in `pipeline`."""
+        from dtcourse.views.activations import Activations
+
+        return Activations(self, plan, step)
+
+    def versions(self, step: int = -1) -> Any:
+        """How old the weights were that each micro-batch of an asynchronous pipeline met; `step` as in `pipeline`.
+
+        Reads the label `version` of the regions.
+        """
+        from dtcourse.views.versions import Versions
+
+        return Versions(self, step)
+
     def wait_graph(self) -> Any:
         """After a deadlock: who waits for whom."""
         from dtcourse.views.wait_graph import WaitGraph

@@ -1,25 +1,28 @@
 """A run as one HTML file: player, timeline and traffic, drawn by the same JavaScript as in a notebook.
 
-Of a pipeline there is its chart; of a training its loss and the staleness of its gradients, as pictures. The page needs
-no kernel and no network. A few lines stand in for the notebook's model.
+Of a pipeline there is its chart, and pictures of its activations and weight versions; of a training its loss and the
+staleness of its gradients. The page needs no kernel and no network. A few lines stand in for the notebook's model.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from dtcourse.run import Run
 from dtcourse.views import pipeline, player, timeline, traffic
+from dtcourse.views.activations import Activations
 from dtcourse.views.bars import bars, bars_data
 from dtcourse.views.curves import curves
 from dtcourse.views.film import demand_watched, film
 from dtcourse.views.picture import Picture
 from dtcourse.views.staleness import Staleness
 from dtcourse.views.tracks import has_pipeline
+from dtcourse.views.versions import Versions
 from dtcourse.views.view import embed, png, script
 
 PAGE = """<!doctype html>
@@ -87,6 +90,9 @@ def _sections(run: Run, step: int, plan: Any) -> Iterator[str]:
     yield _section("timeline", "Who works, who waits", timeline.SCRIPTS, lanes)
     if has_pipeline(run):
         yield _section("pipeline", "The pipeline", pipeline.SCRIPTS, {"data": pipeline.chart(run, plan).data})
+        yield _picture("The activations that each rank kept", partial(Activations, plan=plan), run)
+        if any("version" in e.labels for e in run.regions("forward")):
+            yield _picture("How old the weights were", Versions, run)
     yield _section("traffic", "Who sends how much to whom", traffic.SCRIPTS, {"data": traffic.traffic_data(run)})
     if run.marks("loss"):
         yield _picture("The loss", curves, run)

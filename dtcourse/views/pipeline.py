@@ -13,8 +13,8 @@ from matplotlib.patches import Patch
 
 from dtcourse.run import Run
 from dtcourse.views.tracks import BACKWARD, FORWARD, INPUT, WEIGHT, Box, Track, chosen, fitted, planned
-from dtcourse.views.view import WARN, View, script
-from dtcourse.views.words import some
+from dtcourse.views.view import WARN, View, ink_on, script
+from dtcourse.views.words import some, time_unit
 
 SCRIPTS = ("common.js", "axis.js", "pipeline.js")
 # Apart in grey as well: the forward is the darkest, and its later stages are darker still; the others become lighter.
@@ -146,7 +146,7 @@ def _figure(title: str, tracks: list[Track]) -> Figure:
     high = 0.34 if lanes <= 16 else 0.27
     figure = Figure(figsize=(WIDE, 1.0 + high * lanes + 0.35 * len(tracks)), layout="constrained")
     span = max(track.span for track in tracks) or 1.0
-    unit, factor = _unit(span) if tracks[-1].timed else ("time, in the unit of the plan's costs", 1)
+    unit, factor = time_unit(span) if tracks[-1].timed else ("time, in the unit of the plan's costs", 1)
     heights = [len(track.lanes) + 0.2 for track in tracks]
     every = figure.subplots(len(tracks), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axes, track in zip(every, tracks, strict=True):
@@ -162,10 +162,6 @@ def _figure(title: str, tracks: list[Track]) -> Figure:
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), fontsize=9, frameon=False)
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     return figure
-
-
-def _unit(span: float) -> tuple[str, float]:
-    return ("µs", 1) if span < 1e3 else ("ms", 1e3) if span < 1e6 else ("s", 1e6)
 
 
 def _draw(axes: Axes, track: Track, factor: float, span: float) -> None:
@@ -208,11 +204,5 @@ def _labels(axes: Axes, track: Track, factor: float, span: float) -> None:
             if points * (box.end - box.start) < (0.62 * len(text) + 0.1) * size:
                 continue
             middle = (box.start + box.end) / 2 / factor
-            style = {"ha": "center", "va": "center_baseline", "fontsize": size, "clip_on": True}
+            style = {"ha": "center", "va": "center_baseline", "fontsize": size, "clip_on": True, "in_layout": False}
             axes.text(middle, row + 0.47, text, color=ink_on("#ffffff" if box.pending else fill(track, box)), **style)
-
-
-def ink_on(colour: str) -> str:
-    """Black or white, whichever is read more easily on a colour."""
-    red, green, blue = to_rgb(colour)
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"

@@ -16,7 +16,7 @@ from dtcourse.events import COLLECTIVE, MARK, RECV, REGION, RETURN, SEND
 from dtcourse.run import Run
 from dtcourse.views.bars import COMPUTE, WAIT, Bar, Bars, bars, bars_data, shares
 from dtcourse.views.view import WARN, View, script
-from dtcourse.views.words import duration
+from dtcourse.views.words import duration, time_unit
 
 SCRIPTS = ("common.js", "axis.js", "timeline.js")
 FILLS = {
@@ -74,7 +74,7 @@ def _figure(found: Bars, title: str) -> Figure:
     rows = found.depth + len(found.rows)
     figure = Figure(figsize=(9, min(0.8 + 0.2 * (rows + 1) * found.world, 16)), layout="constrained")
     axes = figure.subplots()
-    factor, unit = (1, "µs") if found.span < 1e3 else (1e3, "ms") if found.span < 1e6 else (1e6, "s")
+    unit, factor = time_unit(found.span)
     tints = dict(zip(found.regions, TINTS, strict=False)) if len(found.regions) > 1 else {}
     sorted_bars: dict[tuple[str, str, str | None, bool], list[Bar]] = defaultdict(list)
     for bar in found.bars:

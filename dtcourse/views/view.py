@@ -13,6 +13,7 @@ from typing import Any
 
 import anywidget
 import traitlets
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
@@ -36,6 +37,12 @@ def colour(rank: int) -> str:
 def ink(rank: int) -> str:
     """The colour of text on `colour(rank)`."""
     return INKS[rank % len(INKS)]
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever is read more easily on a colour."""
+    red, green, blue = to_rgb(colour)
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
 
 
 def png(figure: Figure) -> bytes:

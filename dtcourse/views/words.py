@@ -25,6 +25,11 @@ def duration(microseconds: float) -> str:
     return f"{microseconds / 1e6:.4g} s"
 
 
+def time_unit(microseconds: float) -> tuple[str, float]:
+    """The unit for an axis as long as this, and how many microseconds one of it is."""
+    return ("µs", 1.0) if microseconds < 1e3 else ("ms", 1e3) if microseconds < 1e6 else ("s", 1e6)
+
+
 def ranks(numbers: Iterable[int], world: int | None = None) -> str:
     """Ranks in words: `all ranks`, `rank 2`, `ranks 0, 1, 3`."""
     found = sorted(set(numbers))

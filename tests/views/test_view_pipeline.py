@@ -1,23 +1,23 @@
 """The pipeline chart: what becomes of the regions and of a plan, what is drawn and said, and what is refused."""
 
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from pipeline_simulated import MS, pipeline_run
+from pipelines import train
 from simulated import ring_run
 
-from dtcourse import Cluster, pipeline_plan, region
+from dtcourse import Cluster, pipeline_plan
 from dtcourse.events import REGION, Event
-from dtcourse.pipeline.actions import Action, Schedule
-from dtcourse.pipeline.lowering import Exchange, Program, lower
+from dtcourse.pipeline.actions import Schedule
 from dtcourse.pipeline.schedules import gpipe, interleaved, one_f_one_b, pipedream
-from dtcourse.pipeline.simulate import Costs, simulate
+from dtcourse.pipeline.simulate import peak_activations, simulate
+from dtcourse.pipeline.versions import weight_versions
+from dtcourse.pipeline.weights import Naive, Stashing
 from dtcourse.pipeline.zero_bubble import zero_bubble_h1, zero_bubble_h2
 from dtcourse.run import Run
 from dtcourse.views.page import write_page
@@ -287,32 +287,43 @@ def test_what_is_no_plan_is_refused(plan: object) -> None:
 
 # -- on real ranks -----------------------------------------------------------------------------------------------------
 
-NAMES = {"F": "forward", "B": "backward", "I": "input", "W": "weight"}
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3) as found:
+        yield found
 
 
-def walk(programs: tuple[Program, ...], seconds: float) -> None:
-    """A rank's program with messages of one number, and sleep for work."""
-    rank = dist.get_rank()
-    for line in programs[rank]:
-        if isinstance(line, Exchange):
-            sends = [dist.P2POp(dist.isend, torch.zeros(1), one.to) for one in line.sends(rank)]
-            receives = [dist.P2POp(dist.irecv, torch.zeros(1), one.source) for one in line.receives(rank)]
-            for work in dist.batch_isend_irecv(sends + receives):
-                work.wait()
-        else:
-            kind, microbatch, stage = line
-            with region(NAMES[kind], microbatch=microbatch, stage=stage):
-                time.sleep(seconds * Costs().of(Action(kind, microbatch, stage)))
+@pytest.mark.parametrize(
+    "schedule", [one_f_one_b(3, 4), interleaved(3, 3, 2), zero_bubble_h1(3, 4)], ids=["1F1B", "interleaved", "ZB-H1"]
+)
+def test_real_ranks_and_their_file_draw_the_same(cluster: Cluster, schedule: Schedule, tmp_path: Path) -> None:
+    run, plan = cluster.run(train, schedule, 2), simulate(schedule)
+    shown = run.pipeline(plan)
+    assert "the last of 2 steps" in shown.caption
+    for rank, lane in shown.tracks[1].lanes.items():
+        assert tuple(tuple(box.action) for box in lane) == tuple(map(tuple, schedule.ranks[rank]))
+    assert shown.tracks[0].bubble == pytest.approx(plan.bubble)
+    assert 0 < shown.tracks[1].bubble < 1
+    kept = run.activations(plan)
+    assert tuple(kept.peaks.values()) == peak_activations(schedule) == tuple(kept.planned.values())
+    again = Run.load(run.save(tmp_path / "x.run"))
+    assert again.pipeline(plan).data == shown.data
+    assert repr(again.activations(plan)) == repr(kept)
 
 
-def test_real_ranks_and_their_file_draw_the_same(tmp_path: Path) -> None:
-    schedule = one_f_one_b(3, 4)
-    with Cluster(3) as cluster:
-        run = cluster.run(walk, lower(schedule), 0.01)
-    shown = run.pipeline(simulate(schedule))
-    assert [len(lane) for lane in shown.tracks[1].lanes.values()] == [8, 8, 8]
-    assert 0 < shown.tracks[0].bubble == pytest.approx(2 / 6)
-    assert shown.tracks[1].bubble > 0.1
-    again = Run.load(run.save(tmp_path / "x.run")).pipeline(simulate(schedule))
-    assert repr(again) == repr(shown)
-    assert again.data == shown.data
+@pytest.mark.parametrize("policy", [Naive, Stashing])
+def test_the_versions_of_real_ranks_are_those_of_the_schedule(cluster: Cluster, policy: type[Naive]) -> None:
+    schedule = pipedream(3, 6)
+    run = cluster.run(train, schedule, 2, policy)
+    for step in (0, 1):
+        shown = run.versions(step)
+        for stage, versions in enumerate(weight_versions(schedule)):
+            for microbatch, expected in enumerate(versions):
+                met, before = shown.met[stage][microbatch], 6 * step
+                assert met.forward == before + expected.forward
+                assert met.updated == before + expected.backward
+                assert met.backward == (met.updated if policy is Naive else met.forward)
+        assert shown.most == {0: 2, 1: 1, 2: 0}
+        assert shown.mixed == (10 if policy is Naive else 0)
+    assert any("version 6 of the weights" in words for _, words in run.pipeline().tracks[0].told())
