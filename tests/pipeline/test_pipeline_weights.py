@@ -1,18 +1,22 @@
 """Weight policies of asynchronous pipelines, against a plain simulation that keeps every version of every weight."""
 
 import weakref
+from contextlib import ExitStack
 from copy import deepcopy
 from functools import partial
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.func import functional_call
 
+from dtcourse import Cluster
 from dtcourse.pipeline.actions import Kind
 from dtcourse.pipeline.order import in_order
+from dtcourse.pipeline.runner import Pipeline
 from dtcourse.pipeline.schedules import pipedream
-from dtcourse.pipeline.versions import versions_kept, weight_versions
+from dtcourse.pipeline.versions import Versions, versions_kept, weight_versions
 from dtcourse.pipeline.weights import Naive, SpecTrain, Stashing
 
 POLICIES = ["Naive", "Stashing", "SpecTrain"]
@@ -138,23 +142,29 @@ class Simulated:
 
 
 def simulate_training(name, modules, schedule, x, y, make_optimizer=sgd):
-    """Micro-batch after micro-batch, each on the versions that it meets."""
+    """Micro-batch after micro-batch, each on the versions that it meets; with more of them, the schedule once more."""
     stages = [Simulated(name, module, s, len(modules), make_optimizer) for s, module in enumerate(modules)]
     versions = weight_versions(schedule)
-    for m in range(schedule.microbatches):
+    for m in range(len(x)):
+        again = m // schedule.microbatches * schedule.microbatches
+        met = [Versions(*(version + again for version in versions[s][m - again])) for s in range(len(stages))]
         h = x[m]
-        for s, stage in enumerate(stages):
-            h = stage.forward(h, versions[s][m])
+        for stage, version in zip(stages, met, strict=True):
+            h = stage.forward(h, version)
         d = 2 * (h - y[m])
-        for s, stage in reversed(list(enumerate(stages))):
-            d = stage.backward(d, versions[s][m])
+        for stage, version in zip(reversed(stages), reversed(met), strict=True):
+            d = stage.backward(d, version)
     return [stage.newest for stage in stages]
 
 
-def largest_difference(modules, expected):
-    ours = [weight for module in modules for weight in module.parameters()]
-    theirs = [weight for weights in expected for weight in weights]
+def largest_difference(stages, expected):
+    """Both: for each stage its parameters, in order."""
+    ours, theirs = ([weight.detach() for weights in side for weight in weights] for side in (stages, expected))
     return max((a - b).abs().max().item() for a, b in zip(ours, theirs, strict=True))
+
+
+def parameters(modules):
+    return [list(module.parameters()) for module in modules]
 
 
 def check_against_simulation(name, stages, microbatches, seed, make_optimizer=sgd):
@@ -162,7 +172,7 @@ def check_against_simulation(name, stages, microbatches, seed, make_optimizer=sg
     x, y = data(microbatches, seed)
     expected = simulate_training(name, modules, schedule, x, y, make_optimizer)
     drive(policies(name, modules, make_optimizer), schedule, x, y)
-    assert largest_difference(modules, expected) < 1e-10
+    assert largest_difference(parameters(modules), expected) < 1e-10
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -206,9 +216,9 @@ def test_the_policies_differ_where_there_is_something_to_differ_in():
     for name in POLICIES:
         modules = mlp(3, seed=0)
         drive(policies(name, modules), pipedream(3, 6), *data(6, seed=0))
-        after[name] = [weight.detach() for module in modules for weight in module.parameters()]
+        after[name] = parameters(modules)
     for one, other in (("Naive", "Stashing"), ("Stashing", "SpecTrain"), ("Naive", "SpecTrain")):
-        assert max((a - b).abs().max().item() for a, b in zip(after[one], after[other], strict=True)) > 1e-4
+        assert largest_difference(after[one], after[other]) > 1e-4
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -222,7 +232,51 @@ def test_one_stage_or_one_microbatch_is_plain_training(name):
             loss_of(plain(x[m]), y[m]).backward()
             optimizer.step()
         drive(policies(name, modules), pipedream(stages, microbatches), x, y)
-        assert largest_difference([nn.Sequential(*modules)], [list(plain.parameters())]) < 1e-12
+        assert largest_difference(parameters(modules), parameters(plain)) < 1e-12
+
+
+# -- on real ranks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clusters():
+    with ExitStack() as stack:
+        yield {world: stack.enter_context(Cluster(world)) for world in (1, 2, 3, 4)}
+
+
+def trained(name, stages, microbatches, seed):
+    """The weights of this rank's stage after two steps."""
+    torch.set_default_dtype(torch.float64)
+    rank, modules, (x, y) = dist.get_rank(), mlp(stages, seed), data(2 * microbatches, seed)
+    weights = {rank: policies(name, modules)[rank]}
+    pipeline = Pipeline(pipedream(stages, microbatches), {rank: modules[rank]}, loss_of, weights=weights)
+    for xs, ys in zip(x.chunk(2), y.chunk(2), strict=True):
+        pipeline.step(list(xs), list(ys))
+    return list(modules[rank].parameters())
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+def test_on_real_ranks_as_the_simulation(clusters, stages):
+    cases = [(name, stages, microbatches, seed) for name in POLICIES for microbatches in (1, 2, 7) for seed in (0, 1)]
+    run = clusters[stages].run(lambda: [trained(*case) for case in cases])
+    for number, (name, _, microbatches, seed) in enumerate(cases):
+        x, y = data(2 * microbatches, seed)
+        expected = simulate_training(name, mlp(stages, seed), pipedream(stages, microbatches), x, y)
+        assert largest_difference([result[number] for result in run.results], expected) < 1e-10
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_on_real_ranks_the_regions_say_the_version(clusters, name):
+    stages, microbatches = 4, 9
+    run = clusters[stages].run(trained, name, stages, microbatches, 0)
+    told = {stage: {"forward": [], "backward": []} for stage in range(stages)}
+    for event in run.events:
+        if event.op in ("forward", "backward"):
+            told[event.labels["stage"]][event.op].append(event.labels["version"])
+    for stage, versions in enumerate(weight_versions(pipedream(stages, microbatches))):
+        forward, backward = ([getattr(version, way) for version in versions] for way in ("forward", "backward"))
+        forward, backward = ([*way, *(version + microbatches for version in way)] for way in (forward, backward))
+        assert told[stage] == {"forward": forward, "backward": forward if name == "Stashing" else backward}
 
 
 # -- versions: which, and how many ------------------------------------------------------------------------------------
