@@ -45,7 +45,7 @@ class Description(NamedTuple):
     requires_grad: bool  # whether a gradient has to come back
 
     def __str__(self) -> str:
-        return f"{str(self.dtype).removeprefix('torch.')} {self.shape}{' with a gradient' * self.requires_grad}"
+        return f"{str(self.dtype).removeprefix('torch.')} {self.shape}"
 
     def empty(self, device: torch.device) -> torch.Tensor:
         return torch.empty(self.shape, dtype=self.dtype, device=device)
@@ -55,8 +55,9 @@ def described(tensors: Sequence[torch.Tensor]) -> tuple[Description, ...]:
     return tuple(Description(tensor.dtype, tuple(tensor.shape), tensor.requires_grad) for tensor in tensors)
 
 
-def in_words(descriptions: Sequence[Description]) -> str:
-    return ", ".join(map(str, descriptions))
+def in_words(descriptions: Sequence[Description], gradients: bool = False) -> str:
+    """`gradients`: say also whether they ask for one."""
+    return ", ".join(f"{one}{f' requires_grad={one.requires_grad}' * gradients}" for one in descriptions)
 
 
 def header(descriptions: Sequence[Description]) -> torch.Tensor:

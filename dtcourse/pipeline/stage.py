@@ -159,9 +159,9 @@ class Stage:
     def _check(self, got: tuple[Description, ...], expected: tuple[Description, ...]) -> None:
         if got != expected:
             raise ValueError(
-                f"{self._name} returned {in_words(got)}; when it was tried with such inputs, {in_words(expected)}. "
-                "What it returns may depend on the shapes of its inputs, not on their values; and after freezing or "
-                "unfreezing layers, make a new Pipeline"
+                f"{self._name} returned {in_words(got, True)}; when it was tried with such inputs, "
+                f"{in_words(expected, True)}. What it returns may depend on the shapes of its inputs, not on their "
+                "values; and after freezing or unfreezing layers, make a new Pipeline"
             )
 
     @contextmanager

@@ -3,9 +3,6 @@
 And the order, the memory and the messages are those of the plan.
 """
 
-from contextlib import ExitStack
-from functools import cache
-
 import pytest
 import torch
 from every_schedule import ONE_STAGE_A_RANK
@@ -21,7 +18,6 @@ from piped_models import (
 )
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from dtcourse import Cluster
 from dtcourse.pipeline.actions import Kind, Schedule
 from dtcourse.pipeline.runner import Pipeline
 from dtcourse.pipeline.schedules import interleaved, pipedream
@@ -32,14 +28,6 @@ from dtcourse.pipeline.weights import Naive, Stashing
 WORLDS = (1, 2, 3, 4)
 SYNCHRONOUS = [make for make in ONE_STAGE_A_RANK if make is not pipedream]
 REGIONS = {"forward": Kind.FORWARD, "backward": Kind.BACKWARD, "input": Kind.INPUT, "weight": Kind.WEIGHT}
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """`cluster(world)` is a cluster of that many ranks; `cluster(world, "gloo")` another."""
-    with ExitStack() as stack:
-        made = cache(lambda world, backend: stack.enter_context(Cluster(world, backend=backend)))
-        yield lambda world, backend="auto": made(world, backend)
 
 
 # -- gradients --------------------------------------------------------------------------------------------------------
