@@ -23,6 +23,7 @@ NAMES = {FORWARD: "F forward", BACKWARD: "B backward", INPUT: "I input half", WE
 DEEPEST = 0.55  # how far the shade of a rank's last stage is from that of its first
 IDLE = {"facecolor": "#f4f4f4", "edgecolor": "#c9ccd2", "hatch": "////", "linewidth": 0.0}
 WIDE = 9.6  # inches
+NARROW = 1 / 250  # of the axis
 SMALLEST, LARGEST = 4.5, 10  # points, of the text in a box
 
 
@@ -173,9 +174,11 @@ def _draw(axes: Axes, track: Track, factor: float, span: float) -> None:
         for box in lane:
             corners = _corners(box.start / factor, box.end / factor, row)
             shapes.setdefault((fill(track, box), box.pending), []).append(corners)
+    narrow = track.span / len(track.boxes) * len(ranks) < span * NARROW  # edges would be all that is seen
     for (colour, pending), boxes in shapes.items():
         look = {"hatch": "xxxx", "edgecolor": WARN} if pending else {"edgecolor": "#333333"}
-        axes.add_collection(PolyCollection(boxes, facecolor="white" if pending else colour, linewidth=0.6, **look))
+        look["linewidth"] = 0.0 if narrow and not pending else 0.6
+        axes.add_collection(PolyCollection(boxes, facecolor="white" if pending else colour, **look))
     _labels(axes, track, factor, span)
     axes.set_ylim(len(ranks) - 0.02, -0.02)
     axes.set_yticks(

@@ -78,7 +78,7 @@ class Track:
     def bubble(self) -> float:
         return sum(map(self.idle, self.lanes)) / len(self.lanes)
 
-    @property
+    @cached_property
     def stages(self) -> dict[int, tuple[int, ...]]:
         """rank -> its stages, in order."""
         return {rank: tuple(sorted({box.action.stage for box in lane})) for rank, lane in self.lanes.items()}
@@ -98,7 +98,9 @@ class Track:
 
     def told(self) -> Iterator[tuple[Box, str]]:
         """Every action in words, and for whom it had to wait."""
-        done = {box.action: box for box in self.boxes}
+        done: dict[Action, list[Box]] = {}
+        for box in self.boxes:
+            done.setdefault(box.action, []).append(box)
         for rank, lane in self.lanes.items():
             free = 0.0
             for box in lane:
@@ -113,10 +115,11 @@ class Track:
                 )
                 free = box.end
 
-    def _waited(self, box: Box, free: float, done: dict[Action, Box]) -> str:
+    def _waited(self, box: Box, free: float, done: dict[Action, list[Box]]) -> str:
         """For whom: another rank's action without which this one cannot start, if it ended after this rank was free."""
         idle = box.start - free
-        needed = next((done[action] for action in _needs(box.action) if action in done), None)
+        candidates = [one for action in _needs(box.action) for one in done.get(action, ())]
+        needed = candidates[0] if len(candidates) == 1 else None  # of two pipelines side by side nobody can tell
         if needed is None or needed.rank == box.rank or needed.end <= free:
             return f"; idle before it: {self.time(idle)}"
         waited = min(needed.end - free, idle)
@@ -143,12 +146,12 @@ def steps(run: Run) -> list[Track]:
     action that the step has had. Raises ValueError, with the line to write, if there are no such regions.
     """
     end = run.span[1]
-    lanes: dict[int, list[list[Event]]] = {}
+    lanes: dict[int, list[dict[Action, Event]]] = {}
     for event in sorted((e for e in run.regions() if _is_action(e)), key=lambda e: e.posted):
-        own = lanes.setdefault(event.rank, [[]])
-        if _action(event) in map(_action, own[-1]):
-            own.append([])
-        own[-1].append(event)
+        own = lanes.setdefault(event.rank, [{}])
+        if _action(event) in own[-1]:
+            own.append({})
+        own[-1][_action(event)] = event
     if not lanes:
         others = ", ".join(sorted({e.op for e in run.regions()})) or "none"
         raise ValueError(
@@ -157,7 +160,9 @@ def steps(run: Run) -> list[Track]:
             'and the same with "backward", after `from dtcourse import region`.'
         )
     count = max(map(len, lanes.values()))
-    return [_step({r: own[i] for r, own in sorted(lanes.items()) if i < len(own)}, end) for i in range(count)]
+    return [
+        _step({r: [*own[i].values()] for r, own in sorted(lanes.items()) if i < len(own)}, end) for i in range(count)
+    ]
 
 
 def has_pipeline(run: Run) -> bool:
@@ -166,7 +171,8 @@ def has_pipeline(run: Run) -> bool:
 
 
 def _is_action(event: Event) -> bool:
-    return event.op in KINDS and isinstance(event.labels.get("microbatch"), int)
+    labels = event.labels
+    return event.op in KINDS and isinstance(labels.get("microbatch"), int) and isinstance(labels.get("stage", 0), int)
 
 
 def _action(event: Event) -> Action:

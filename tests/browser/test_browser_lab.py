@@ -10,7 +10,10 @@ import pytest
 from chromium import browser, why_not
 from lab import Lab, lab, run_cell, save
 from nbconvert import HTMLExporter
+from pipeline_simulated import pipeline_run
 from simulated import ring_run
+
+from dtcourse.pipeline.schedules import one_f_one_b
 
 pytestmark = [
     pytest.mark.browser,
@@ -26,6 +29,12 @@ cluster = Cluster(2)
 live = cluster.step(ring_all_reduce, per_rank([provenance(2, rank, 6) for rank in range(2)]))
 live.player()
 """
+PIPELINE = """
+from dtcourse.pipeline.schedules import one_f_one_b
+from dtcourse.pipeline.simulate import simulate
+from dtcourse.run import Run
+Run.load("pipeline.run").pipeline(simulate(one_f_one_b(3, 4)))
+"""
 ADVANCE = "live.advance()"
 ROOT = "section.dtc"
 LESSON = Path(__file__).parents[2] / "lessons" / "04_ring_all_reduce.ipynb"
@@ -35,7 +44,9 @@ LESSON = Path(__file__).parents[2] / "lessons" / "04_ring_all_reduce.ipynb"
 def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = tmp_path_factory.mktemp("lab")
     ring_run(4, 10).save(folder / "ring.run")
+    pipeline_run(one_f_one_b(3, 4)).save(folder / "pipeline.run")
     notebooks = {"recorded": [RECORDED, "player.step", "'the end'"], "live": [LIVE, ADVANCE, "cluster.close()"]}
+    notebooks["pipeline"] = [PIPELINE, "'the end'"]
     for name, cells in notebooks.items():
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source.strip()) for source in cells])
         notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -99,6 +110,26 @@ def test_the_player_of_a_saved_run(jupyter: Lab, chromium: Any) -> None:
     assert step_in_kernel(page, 6) == "6"
 
     file = jupyter.folder / "recorded.ipynb"
+    save(page, file)
+    page.close()
+    saved_notebook_has_the_filmstrip(file, chromium)
+
+
+def test_the_pipeline_of_a_saved_run(jupyter: Lab, chromium: Any) -> None:
+    page = chromium.new_page()
+    jupyter.open(page, "pipeline.ipynb")
+    run_cell(page, 0)
+    page.wait_for_selector(f'{ROOT} [data-kind="B"]', timeout=120_000)
+    page.focus(ROOT)
+    page.wait_for_timeout(500)
+    active = active_cell(page)
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    assert page.locator(f"{ROOT} .dtc-caption").inner_text() == (
+        "Measured: rank 1, B0 of stage 1, from 5 ms to 7 ms; waited 2 ms for B0 of stage 2 on rank 2."
+    )
+    assert active_cell(page) == active
+    file = jupyter.folder / "pipeline.ipynb"
     save(page, file)
     page.close()
     saved_notebook_has_the_filmstrip(file, chromium)
