@@ -1,0 +1,29 @@
+"""The smallest sum of squares instead of the smallest largest stage."""
+# message: which takes 7, and 6 is possible. It makes the stages even; but only the largest counts
+
+
+def partition(costs, stages):
+    best = {0: (0, [])}
+    for _ in range(stages):
+        longer = {}
+        for start, (squares, sizes) in best.items():
+            for stop in range(start + 1, len(costs) + 1):
+                way = squares + sum(costs[start:stop]) ** 2, [*sizes, stop - start]
+                longer[stop] = min(way, longer.get(stop, way))
+        best = longer
+    return best[len(costs)][1]
+
+
+def partition_within(costs, memory, limit, stages):
+    best = {0: (0, [])}
+    for _ in range(stages):
+        longer = {}
+        for start, (largest, sizes) in best.items():
+            for stop in range(start + 1, len(costs) + 1):
+                way = max(largest, sum(costs[start:stop])), [*sizes, stop - start]
+                if sum(memory[start:stop]) <= limit and way < longer.get(stop, (float("inf"),)):
+                    longer[stop] = way
+        best = longer
+    if len(costs) not in best:
+        raise ValueError(f"no stage may hold more than {limit}, and no cut keeps that")
+    return best[len(costs)][1]

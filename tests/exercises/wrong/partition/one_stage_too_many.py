@@ -1,0 +1,21 @@
+"""As many cuts as stages."""
+# message: returned \[1, 1, 4\], which has 3 stages and not 2
+
+
+def partition(costs, stages):
+    return partition_within(costs, [0] * len(costs), 0, min(stages + 1, len(costs)))
+
+
+def partition_within(costs, memory, limit, stages):
+    best = {0: (0, [])}
+    for _ in range(stages):
+        longer = {}
+        for start, (largest, sizes) in best.items():
+            for stop in range(start + 1, len(costs) + 1):
+                way = max(largest, sum(costs[start:stop])), [*sizes, stop - start]
+                if sum(memory[start:stop]) <= limit and way < longer.get(stop, (float("inf"),)):
+                    longer[stop] = way
+        best = longer
+    if len(costs) not in best:
+        raise ValueError(f"no stage may hold more than {limit}, and no cut keeps that")
+    return best[len(costs)][1]
