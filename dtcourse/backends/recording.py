@@ -11,11 +11,10 @@ import os
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,23 +23,15 @@ from dtcourse.backends.deaths import Deaths
 from dtcourse.backends.device_clock import DeviceClock, until
 from dtcourse.backends.ledger import Ledger, Posting
 from dtcourse.backends.lines import innermost
-from dtcourse.backends.tape import WIDTH, Column, Files, Kind, Reader, Writer
+from dtcourse.backends.rows import Group, Place, Rows, number
+from dtcourse.backends.tape import Column, Files, Kind, Reader, Writer
 from dtcourse.errors import MismatchError
 from dtcourse.events import ANY_RANK, CONTROL
-from dtcourse.raw import dtype_name
 
 if TYPE_CHECKING:
     from dtcourse.backends.link import EmulatedLink
 
 now = time.perf_counter_ns
-
-
-class Group(NamedTuple):
-    """A process group, as the tapes know it."""
-
-    number: int  # the same on all its ranks
-    ranks: tuple[int, ...]  # global
-    strict: bool = False  # refuse what NCCL would refuse
 
 
 class Recording:
@@ -54,6 +45,7 @@ class Recording:
         self.slowness = 1.0  # outermost regions take so many times as long
         self.link: EmulatedLink | None = None
         self.tape = Writer(tapes[rank])
+        self._made = Rows(self.tape)
         self.ledger = Ledger([Reader(files) for files in tapes], me=rank)
         self.lock = threading.RLock()
         self._gate = gate
@@ -117,7 +109,9 @@ class Recording:
                 alike += (tensor.dtype, tensor.shape)
             row = self._rows.get(alike)
             if row is None:
-                row = self._rows[alike] = self._operation(kind, op, group, peer, tensors, tag, agree_on, code, line)
+                place = _place(code, line)
+                row = self._made.operation(kind, op, group, peer, tensors, tag, agree_on, place, self._labels)
+                self._rows[alike] = row
             row = row.copy()
             row[Column.CONTROL] |= control or self._control > 0
             row[Column.BATCHED] = self.batched
@@ -137,24 +131,6 @@ class Recording:
             if self.link is not None:
                 self.link.match(posting, op, group.ranks)
             return posting
-
-    def _operation(
-        self, kind: int, op: str, group: Group, peer: int, tensors: list[torch.Tensor], tag: int, agree_on: Any,
-        code: CodeType | None, line: int,
-    ) -> list[int]:  # fmt: skip
-        described = [[dtype_name(t.dtype), list(t.shape)] for t in tensors]
-        what = [op, peer, described] if kind == Kind.COLLECTIVE else sorted({d[0] for d in described})
-        row = self._row(kind, op, code, line)
-        row[Column.GROUP] = group.number
-        row[Column.MEMBERS] = self.tape.text(json.dumps(group.ranks))
-        row[Column.SIZE] = len(group.ranks)
-        row[Column.PEER] = peer
-        row[Column.TAG] = tag
-        row[Column.BYTES] = sum(t.numel() * t.element_size() for t in tensors)
-        row[Column.ELEMENTS] = sum(t.numel() for t in tensors)
-        row[Column.SIGNATURE] = zlib.crc32(repr(what if agree_on is None else agree_on).encode())
-        row[Column.TENSOR] = self.tape.text(json.dumps(described))
-        return row
 
     def _compare(self, posting: Posting, others: Sequence[int], strict_group: bool) -> None:
         ledger = self.ledger
@@ -211,14 +187,7 @@ class Recording:
             return self.tape.append(row)
 
     def _row(self, kind: int, op: str, code: CodeType | None, line: int) -> list[int]:
-        row = [0] * WIDTH
-        row[Column.KIND] = kind
-        row[Column.OP] = self.tape.text(op)
-        row[Column.PEER] = -1
-        row[Column.LABELS] = self._labels
-        if code:
-            row[Column.LINE] = self.tape.text(json.dumps([code.co_filename, line, code.co_name]))
-        return row
+        return self._made.row(kind, op, _place(code, line), self._labels)
 
     # -- steps --------------------------------------------------------------------------------------------------
 
@@ -297,7 +266,7 @@ class Recording:
 
     def _joined_labels(self, values: dict[str, Any]) -> int:
         joined = {name: value for labels in (*self._regions, values) for name, value in labels.items()}
-        return self.tape.text(json.dumps(joined, default=_number)) if joined else 0
+        return self.tape.text(json.dumps(joined, default=number)) if joined else 0
 
     def _instant(self, row: list[int]) -> None:
         self.tape.fill(self.append(row), Column.ENDED, now())
@@ -307,11 +276,8 @@ def on_device(tensors: list[torch.Tensor]) -> bool:
     return any(tensor.is_cuda for tensor in tensors)
 
 
-def _number(value: Any) -> Any:
-    """What JSON does not know, as a number: a tensor or an array of one element."""
-    if not hasattr(value, "item"):
-        raise TypeError(f"region and mark keep numbers and strings, and this is a {type(value).__name__}")
-    return value.item()
+def _place(code: CodeType | None, line: int) -> Place | None:
+    return (code.co_filename, line, code.co_name) if code else None
 
 
 class RanksDisagree(MismatchError):
