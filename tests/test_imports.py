@@ -17,7 +17,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "dtcourse"
 
 ALGORITHMS = {"collectives", "parameter_server", "data_parallel", "model_parallel", "pipeline"}
-BOTTOM = {"events", "errors", "origins", "network", "raw"}
+BOTTOM = {"events", "errors", "failures", "origins", "network", "raw"}
 LIBRARY = BOTTOM | {"run", "backends", "cluster"}
 
 # room -> what of ours it may know besides itself: rooms, or single names of a room
@@ -28,6 +28,7 @@ KNOWS = {
     "raw": set(),
     "datasets": set(),
     "errors": {"events"},
+    "failures": set(),
     **dict.fromkeys(ALGORITHMS, ALGORITHMS | {"events.region", "events.mark"}),
     "trace": {"events"},
     "run": {"events", "origins", "raw", "trace"},

@@ -6,16 +6,15 @@ import json
 import os
 import re
 import signal
-import time
 
 from dtcourse.backends.ledger import Posting
 from dtcourse.backends.lines import is_readers
 from dtcourse.backends.tape import Column, Kind, Reader
 from dtcourse.cluster import sources
 from dtcourse.cluster.crew import Member
-from dtcourse.cluster.rank import Failure
 from dtcourse.cluster.watch import Wait, Watch, describe
 from dtcourse.events import NEW_GROUP
+from dtcourse.failures import Failure
 
 _MACHINERY = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _GROUPS = "which group to make"
@@ -225,13 +224,8 @@ def timeout(seconds: float | None, running: dict[int, Member], watch: Watch) -> 
 
 
 def _current_line(member: Member) -> str:
-    """Asks a busy rank where it is."""
-    os.ftruncate(member.stack, 0)
-    os.lseek(member.stack, 0, os.SEEK_SET)
-    os.kill(member.pid, signal.SIGUSR1)
-    time.sleep(0.1)
-    stack = os.pread(member.stack, 1 << 16, 0).decode(errors="replace")
-    for file, number, function in re.findall(r'File "(.+?)", line (\d+) in (.+)', stack):
+    """Where a busy rank is."""
+    for file, number, function in re.findall(r'File "(.+?)", line (\d+) in (.+)', member.stack_as_text()):
         if is_readers(file):
             return f"{sources.place(file, int(number), function)}:  {sources.line(file, int(number))}"
     return "a line that cannot be told"

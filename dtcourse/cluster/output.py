@@ -13,9 +13,10 @@ BYTES_KEPT = 1 << 20  # of a rank's output, for `run.outputs`
 
 
 class Output:
-    """The prints of one run."""
+    """The prints of one run. `shown`: lines of each rank; `taken`: bytes so far."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, shown: int = LINES_SHOWN) -> None:
+        self._shown, self.taken = shown, 0
         self._kept = [bytearray() for _ in range(world_size)]
         self._unfinished = [b""] * world_size
         self._lines = [0] * world_size
@@ -37,7 +38,7 @@ class Output:
         for rank, rest in enumerate(self._unfinished):
             if rest:
                 self._show(rank, [rest])
-            if (more := self._lines[rank] - LINES_SHOWN) > 0:
+            if self._shown and (more := self._lines[rank] - self._shown) > 0:
                 _write(f"[rank {rank}] ... and {more:,} more lines; run.outputs[{rank}] has the end of them\n")
         return [bytes(kept).decode(errors="replace") for kept in self._kept]
 
@@ -51,6 +52,7 @@ class Output:
     def _take(self, rank: int, said: bytes) -> None:
         kept = self._kept[rank]
         kept += said
+        self.taken += len(said)
         if len(kept) > 2 * BYTES_KEPT:
             del kept[:-BYTES_KEPT]
         *lines, self._unfinished[rank] = (self._unfinished[rank] + said).split(b"\n")
@@ -59,7 +61,7 @@ class Output:
         self._show(rank, lines)
 
     def _show(self, rank: int, lines: list[bytes]) -> None:
-        room = max(0, LINES_SHOWN - self._lines[rank])
+        room = max(0, self._shown - self._lines[rank])
         self._lines[rank] += len(lines)
         if shown := lines[:room]:
             _write("".join(f"[rank {rank}] {line[:2000].decode(errors='replace')}\n" for line in shown))

@@ -15,10 +15,9 @@ import random
 import signal
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +36,7 @@ from dtcourse.backends.tape import Files
 from dtcourse.cluster.groups import Groups
 from dtcourse.cluster.home import at_home, pack, sound, unpack
 from dtcourse.errors import RankDied
+from dtcourse.failures import Failure, failure_of
 from dtcourse.network import Link
 
 _LONG = timedelta(days=30)  # the cluster decides how long a run may take, and a rank held at a step is not late
@@ -48,18 +48,6 @@ class Order:
     WATCH = 1  # keep payloads and arguments
     HELD = 2  # stand still before each step
     KEEP_GROUPS = 4  # process groups made now are for later
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An exception, in a form that can always be sent."""
-
-    kind: str  # the class of the exception
-    message: str
-    frames: list[tuple[str, int, str]]  # file, line, function; the innermost last
-    text: str  # as Python prints it
-    disagree: tuple[tuple[int, int], tuple[int, int]] | None = None
-    died: int | None = None  # the rank that the function would have needed
 
 
 class Answer(NamedTuple):
@@ -241,28 +229,11 @@ class CannotBeReturned(TypeError):
 
 
 def _failure(problem: BaseException) -> Failure:
-    frames = traceback.extract_tb(_without_ours(problem.__traceback__))
-    return Failure(
-        kind=type(problem).__name__,
-        message=_said(problem),
-        frames=[(f.filename, f.lineno or 0, f.name) for f in frames],
-        text="".join(traceback.format_exception(type(problem), problem, _without_ours(problem.__traceback__))),
+    return replace(
+        failure_of(problem, machinery=__file__),
         disagree=(problem.first, problem.second) if isinstance(problem, RanksDisagree) else None,
         died=problem.rank if isinstance(problem, RankDied) else None,
     )
-
-
-def _said(problem: BaseException) -> str:
-    try:
-        return str(problem)
-    except Exception as another:
-        return f"(its __str__ raised {type(another).__name__})"
-
-
-def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    while trace and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    return trace
 
 
 def _flush() -> None:

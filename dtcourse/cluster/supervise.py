@@ -106,6 +106,9 @@ class Supervisor:
             self._dies(member)
             return
         self._half_read = None
+        self._take_in(member, answer)
+
+    def _take_in(self, member: Member, answer: Answer) -> None:
         del self.running[member.rank]
         self.outcome.answers[member.rank] = answer
         if answer.failure and self.outcome.ending is Ending.ANSWERED:
