@@ -6,7 +6,7 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,7 @@ class Run:
     failure   one line that says how the run failed, or None
     waits     after a deadlock: (rank, what it waits in, the ranks it waits for), and the ranks that had `returned`
     dead      the ranks that died, in the order in which they did
+    given     the tensors among the arguments of each rank, as they were sent; empty if nobody has kept them
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Run:
         waits: list[tuple[int, str, tuple[int, ...]]] | None = None,
         returned: list[int] | None = None,
         dead: list[int] | None = None,
+        given: Sequence[Sequence[torch.Tensor]] = (),
     ) -> None:
         self.world_size = world_size
         self.function = function
@@ -66,6 +68,7 @@ class Run:
         self.waits = waits if waits is not None else []
         self.returned = returned if returned is not None else []
         self.dead = dead if dead is not None else []
+        self.given = given
         self._events = events
 
     @cached_property

@@ -7,7 +7,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -17,23 +16,15 @@ import torch.distributed as dist
 from dtcourse.grading.glance import syntax
 
 
-@dataclass(frozen=True)
-class Contents:
-    """What importing the file gave: the names that can be called, or what went wrong."""
-
-    functions: tuple[str, ...] = ()
-    problem: str | None = None
-
-
-def examine(file: str) -> Contents:
-    """Import the file and say what is in it; also if it does not let itself be imported."""
+def examine(file: str) -> tuple[list[str], str | None]:
+    """Import the file: the names in it that can be called, and what went wrong, if it cannot be imported."""
     try:
         module = load(file)
     except SyntaxError as problem:
-        return Contents(problem=syntax(problem))
+        return [], syntax(problem)
     except BaseException as problem:  # SystemExit too
-        return Contents(problem=f"{_place(problem, file)} raised {type(problem).__name__}: {problem}")
-    return Contents(tuple(name for name, value in vars(module).items() if callable(value)))
+        return [], f"{_place(problem, file)} raised {type(problem).__name__}: {problem}"
+    return [name for name, value in vars(module).items() if callable(value)], None
 
 
 def call(

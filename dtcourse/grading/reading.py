@@ -14,7 +14,9 @@ from dtcourse.views.chunks import cuts, pieces, which
 
 
 def start_of(run: Run, rank: int) -> torch.Tensor | None:
-    """The tensor that the rank began with."""
+    """The tensor that the rank began with: what it was given, whatever its own record says, if that is known."""
+    if run.given:
+        return next(iter(run.given[rank]), None)
     return next((e.arguments[0] for e in run.events if e.rank == rank and e.arguments), None)
 
 

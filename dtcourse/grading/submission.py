@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,11 +15,19 @@ from dtcourse.cluster import Cluster, per_rank
 from dtcourse.errors import Deadlock, MismatchError, RankError, RunError, RunTimeout
 from dtcourse.grading.findings import CheckFailed, NotWritten, elements_each, situation
 from dtcourse.grading.glance import NOT_WRITTEN, no_function, uses
-from dtcourse.grading.loading import Contents, call, examine
+from dtcourse.grading.loading import call, examine
 from dtcourse.grading.reading import last_step
 from dtcourse.run import Run
 
 TIMEOUT = 10.0  # seconds for a run that takes a twentieth of one: whoever reaches it is in an endless loop
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What importing the file gave: the names that can be called, or what went wrong."""
+
+    functions: Sequence[str] = ()
+    problem: str | None = None
 
 
 class Clusters:
@@ -83,10 +92,10 @@ class Submission:
                 call, str(self.file), name, *args, group=group, around=around, watch=True
             )
         except RunError as error:
-            error.run.function = " and ".join(names)
+            error.run.function, error.run.given = " and ".join(names), _given(args, world)
             called = situation(error.run.function, world, given or _each(args))
             raise self._failed(error, called, group, around) from None
-        run.function = " and ".join(names)
+        run.function, run.given = " and ".join(names), _given(args, world)
         return run
 
     def settle(self, failure: CheckFailed) -> None:
@@ -112,7 +121,7 @@ class Submission:
         if not self.file.is_file():
             return Contents(problem=f"there is no such file in {self.file.parent}")
         try:
-            return self._clusters.of(1).run(examine, str(self.file)).results[0]
+            return Contents(*self._clusters.of(1).run(examine, str(self.file)).results[0])
         except RunTimeout as error:
             line = str(error).splitlines()[1].strip().removeprefix("rank 0 ")
             return Contents(problem=f"it does not come to an end; after {self._clusters.timeout:g} s it {line}")
@@ -150,6 +159,12 @@ def _takes_two(error: RunError, text: str) -> bool:
     if isinstance(error, RankError):
         return "\n  at " not in text or "does not fit" in text
     return isinstance(error, (Deadlock, MismatchError, RunTimeout))
+
+
+def _given(args: tuple, world: int) -> list[list[torch.Tensor]]:
+    """The tensors that each rank is given."""
+    of_rank = [[a.values[rank] if isinstance(a, per_rank) else a for a in args] for rank in range(world)]
+    return [[value for value in values if isinstance(value, torch.Tensor)] for values in of_rank]
 
 
 def _each(args: tuple) -> str | None:
