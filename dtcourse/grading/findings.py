@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from dtcourse.events import Line
+from dtcourse.pipeline.simulate import Timeline
 from dtcourse.run import Run
 from dtcourse.views import words
 
@@ -17,7 +18,8 @@ from dtcourse.views import words
 class Finding:
     """What was seen and what was expected, in words; the step at which the player shows it; the line, if known.
 
-    `drawing`: a few lines of characters that show it better than a picture of the run would.
+    `drawing`: a few lines of characters that show it better than a picture of the run would. `plans`: schedules of a
+    pipeline, each under its name, that the picture shows in place of the run.
     """
 
     message: str
@@ -25,14 +27,22 @@ class Finding:
     rank: int | None = None
     line: Line | None = None
     drawing: str = ""
+    plans: Mapping[str, Timeline] = field(default_factory=dict)
 
 
 class CheckFailed(AssertionError):
-    """A test failed. `run` and `step` are for the picture: None if there was no run. A `drawing` replaces it."""
+    """A test failed. `run` and `step` are for the picture: None if there was no run. `drawing`, `plans` replace it."""
 
-    def __init__(self, message: str, run: Run | None = None, step: int = 0, drawing: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        run: Run | None = None,
+        step: int = 0,
+        drawing: str = "",
+        plans: Mapping[str, Timeline] | None = None,
+    ) -> None:
         super().__init__(f"{message}\n{drawing}" if drawing else message)
-        self.run, self.step, self.drawing = run, step, drawing
+        self.run, self.step, self.drawing, self.plans = run, step, drawing, plans or {}
 
 
 class NotWritten(CheckFailed):
@@ -56,7 +66,7 @@ def fail_on(run: Run, findings: Iterable[Finding], given: str | None = None) -> 
     more = sorted({f.rank for f in found if f.step == first.step and f.rank not in (None, first.rank)})
     if more:
         lines.append(f"  ({words.ranks(more)}: not as expected there either)")
-    raise CheckFailed("\n".join(lines), run, first.step, first.drawing)
+    raise CheckFailed("\n".join(lines), run, first.step, first.drawing, first.plans)
 
 
 @contextmanager

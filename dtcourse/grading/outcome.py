@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dtcourse.grading.suite import Test
+from dtcourse.pipeline.actions import Action, Kind
+from dtcourse.pipeline.simulate import Span, Timeline
 
 if TYPE_CHECKING:
     from dtcourse.run import Run
@@ -27,7 +29,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One test. `message` says what was seen and what was expected; `run` and `step` are what the picture shows."""
+    """One test. `message` says what was seen and what was expected.
+
+    `run` and `step` are what the picture shows, or the `plans`, if there are any.
+    """
 
     test: Test
     outcome: Outcome
@@ -35,6 +40,7 @@ class Result:
     step: int = 0
     saved: bytes | None = None  # the run
     printed: tuple[str, ...] = ()  # by each rank, in the run that failed
+    plans: Mapping[str, Timeline] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -76,4 +82,15 @@ def _result(test: Test, line: dict | None, folder: Path | None) -> Result:
         line.get("step", 0),
         saved,
         tuple(line.get("printed", ())),
+        {name: _plan(ranks) for name, ranks in line.get("plans", {}).items()},
     )
+
+
+def _plan(ranks: list) -> Timeline:
+    """From plain lists, as JSON has them."""
+    return Timeline(tuple(tuple(_span(*span) for span in spans) for spans in ranks))
+
+
+def _span(action: list, start: float, end: float) -> Span:
+    kind, microbatch, stage = action
+    return Span(Action(Kind(kind), microbatch, stage), start, end)

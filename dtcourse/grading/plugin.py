@@ -70,6 +70,8 @@ class Results:
             line["outcome"] = Outcome.NOT_WRITTEN
         if isinstance(problem, CheckFailed):
             line |= {"message": str(problem), "step": problem.step}
+            if problem.plans:
+                line["plans"] = {name: plan.ranks for name, plan in problem.plans.items()}
             if problem.run and not problem.drawing and any(e.arguments or e.kind != RETURN for e in problem.run.events):
                 if id(problem) not in self._saved:
                     self._saved[id(problem)] = problem, problem.run.save(self._folder / f"{test}.run").name

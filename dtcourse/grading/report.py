@@ -53,9 +53,13 @@ class Report:
     def picture(self) -> Any:
         """What shows the first failure: the chunk player at its step, if the ranks were given tensors, or the timeline.
 
-        None if nothing happened that could be drawn, or if the message has a drawing of its own.
+        The plans, if it has any. None if nothing happened that could be drawn, or if the message has a drawing.
         """
         first = self.first_failure
+        if first is not None and first.plans:
+            from dtcourse.views.pipeline import pipeline_plan
+
+            return pipeline_plan(first.plans)
         if first is None or (run := first.run) is None:
             return None
         return run.player(step=first.step) if any(e.arguments for e in run.events) else run.timeline()

@@ -22,6 +22,7 @@ from dtcourse.pipeline.order import ScheduleError, in_order
 from dtcourse.pipeline.simulate import in_flight, simulate
 
 Pairs = list[tuple[str, int]]
+YOURS = "your lists"
 
 
 # -- on the ranks ------------------------------------------------------------------------------------------------------
@@ -105,12 +106,11 @@ def kept(schedule: Schedule, right: Schedule, name: str, formula: str) -> Iterat
             if count > most:
                 much = f"rank {rank} keeps {number_of(count, 'activation')} during {short(actions[index])}"
                 said = f"{much}; {name} keeps {formula} = {most} at most"
-                why = because(schedule, right, name, rank)
-                yield Finding(f"{said}:\n{why}", rank=rank, drawing=both(schedule, right, name, rank))
+                yield first_difference(f"{said}:\n", schedule, right, name, rank)
                 break
 
 
-def long(schedule: Schedule, right: Schedule, name: str) -> Iterator[Finding]:
+def takes_longer(schedule: Schedule, right: Schedule, name: str) -> Iterator[Finding]:
     """It takes no longer than the right schedule."""
     (seen, wanted), stages = map(simulate, (schedule, right)), schedule.stages
     if seen.makespan > wanted.makespan:
@@ -118,18 +118,24 @@ def long(schedule: Schedule, right: Schedule, name: str) -> Iterator[Finding]:
         formula = f"(P-1) / (M+P-1) = {stages - 1}/{schedule.microbatches + stages - 1}"
         took = f"it takes the time of {seen.makespan:g} forwards, and the ranks idle {seen.bubble:.0%} of it"
         bubble = f"{name} takes {wanted.makespan:g}, of which they idle {formula} = {wanted.bubble:.0%}"
-        why = because(schedule, right, name, rank)
-        yield Finding(f"{took}; {bubble}:\n{why}", drawing=both(schedule, right, name, rank))
+        yield first_difference(f"{took}; {bubble}:\n", schedule, right, name, rank)
 
 
 def in_the_right_order(schedule: Schedule, right: Schedule, name: str) -> Iterator[Finding]:
     """Every rank does the same as in the right schedule."""
     if schedule.ranks != right.ranks:
         rank = earliest(schedule, right)
-        yield Finding(because(schedule, right, name, rank), rank=rank, drawing=both(schedule, right, name, rank))
+        yield first_difference("", schedule, right, name, rank)
 
 
 # -- where, and why ----------------------------------------------------------------------------------------------------
+
+
+def first_difference(said: str, schedule: Schedule, right: Schedule, name: str, rank: int) -> Finding:
+    """What was `said`, and then what `rank` does first that is not right, drawn."""
+    plans = {YOURS: simulate(schedule), name: simulate(right)}
+    why, drawing = because(schedule, right, name, rank), both(schedule, right, name, rank)
+    return Finding(said + why, rank=rank, drawing=drawing, plans=plans)
 
 
 def earliest(schedule: Schedule, right: Schedule) -> int:
@@ -205,5 +211,5 @@ def both(schedule: Schedule, right: Schedule, name: str, rank: int) -> str:
     width = 1 + max(len(short(action)) for actions in schedule.ranks for action in actions)
     start = len(f"rank {rank}  ") + int(simulate(schedule).ranks[rank][place].start) * width
     rows.insert(rank + 1, " " * start + "^" * len(short(schedule.ranks[rank][place])))
-    table = ["there is", *rows, f"{name} is", *chart(right).splitlines()]
+    table = [YOURS, *rows, name, *chart(right).splitlines()]
     return "\n".join(f"  {row}" for row in table)

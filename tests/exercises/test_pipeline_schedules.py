@@ -8,7 +8,15 @@ import pytest
 
 from dtcourse.grading.findings import fail_on
 from dtcourse.grading.pipelining import as_planned, gradients_of_the_batch, one_batch
-from dtcourse.grading.schedules import comes_to_its_end, each_once, in_the_right_order, kept, long, own_list, planned
+from dtcourse.grading.schedules import (
+    comes_to_its_end,
+    each_once,
+    in_the_right_order,
+    kept,
+    own_list,
+    planned,
+    takes_longer,
+)
 from dtcourse.pipeline import schedules
 
 ENOUGH = {3: (4, 9), 4: (4, 6), 5: (7,), 2: (5,)}  # stages -> numbers of micro-batches
@@ -25,7 +33,7 @@ def fail_on_gpipe(run, plan, given):
     right = schedules.gpipe(plan.stages, plan.microbatches)
     fail_on(run, each_once(plan), given)
     fail_on(run, comes_to_its_end(plan), given)
-    fail_on(run, long(plan, right, "GPipe"), given)
+    fail_on(run, takes_longer(plan, right, "GPipe"), given)
     fail_on(run, in_the_right_order(plan, right, "GPipe"), given)
 
 
@@ -35,7 +43,7 @@ def fail_on_1f1b(run, plan, given):
     fail_on(run, each_once(plan), given)
     fail_on(run, comes_to_its_end(plan), given)
     fail_on(run, kept(plan, right, "1F1B", "min(P-s, M)"), given)
-    fail_on(run, long(plan, right, "1F1B"), given)
+    fail_on(run, takes_longer(plan, right, "1F1B"), given)
     fail_on(run, in_the_right_order(plan, right, "1F1B"), given)
 
 
