@@ -23,6 +23,22 @@ def not_a_partition(taken: Sequence[Sequence[int]], count: int, thing: str, owne
             yield f"{thing} {number} goes to no {owner}: it has to go to exactly one"
 
 
+def other_than_the_rule(taken: Sequence[Sequence[int]], count: int, thing: str) -> Iterator[str]:
+    """What is wrong, in words, where the shares lie one after the other, and the first ones may be one longer."""
+    least, more = divmod(count, len(taken))
+    longer = f"{more} x {least + 1} + {len(taken) - more} x {least}, the longer shares first"
+    rule = f"{count} = {longer if more else f'{len(taken)} x {least}'}"
+    start = 0
+    for rank, own in enumerate(taken):
+        size = least + (rank < more)
+        if len(own) != size:
+            yield f"rank {rank} takes {len(own)} {thing}{'s' if len(own) != 1 else ''} and not {size}: {rule}"
+        elif sorted(own) != list(range(start, start + size)):
+            its = f"rank {rank} takes {thing}s {', '.join(map(str, own))}"
+            yield f"{its} and not {span(start, size)}: the shares lie one after the other"
+        start += size
+
+
 def drawn(taken: Sequence[Sequence[int]], count: int, owner: str = "rank") -> str:
     """A row for each owner, a column for each thing."""
     rows = [" ".join(_times(own.count(number)) for number in range(count)) for own in map(list, taken)]

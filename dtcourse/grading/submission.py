@@ -145,8 +145,9 @@ class Submission:
             text += f"\nOnly ranks {members} call it: does each send, receive and collective get `group`?"
         if isinstance(error, RunTimeout):
             text = text.rsplit("\n", 1)[0]  # without the advice to wait longer: this is an endless loop
-        if around is not None and around.__doc__ and _takes_two(error, text):
-            text += "\n" + " ".join(around.__doc__.split())
+        said = getattr(around, "func", around).__doc__ if around else None  # a `partial` has the words of its function
+        if said and _takes_two(error, text):
+            text += "\n" + " ".join(said.split())
         failed = CheckFailed(f"{called}: {text}", run, last_step(run))
         if isinstance(error, RunTimeout):
             self._endless.add(run.function)

@@ -12,7 +12,7 @@ from dtcourse import per_rank, provenance
 from dtcourse.grading.findings import Finding, fail_on, number_of
 from dtcourse.grading.messages import Parcel, messages, received_bytes, sent_bytes
 from dtcourse.grading.mixtures import Difference, Mistake, difference, mean_mistakes
-from dtcourse.grading.partition import drawn, not_a_partition, span
+from dtcourse.grading.partition import drawn, not_a_partition, other_than_the_rule
 from dtcourse.grading.reading import last_step
 from dtcourse.grading.transport import added_on_the_way
 from dtcourse.grading.values import Holding, holdings, tensors
@@ -34,25 +34,9 @@ def shares(run, samples):
         except (TypeError, ValueError):
             yield Finding(f"rank {rank} returned {result!r}: return the samples of its share as a slice")
             return
-    wrong = [*not_a_partition(taken, samples, "sample"), *other_than_the_rule(taken, samples)]
+    wrong = [*not_a_partition(taken, samples, "sample"), *other_than_the_rule(taken, samples, "sample")]
     if wrong:
         yield Finding(wrong[0], drawing=drawn(taken, samples))
-
-
-def other_than_the_rule(taken, samples):
-    """One share after the other, the first ones one sample longer."""
-    least, more = divmod(samples, len(taken))
-    longer = f"{more} x {least + 1} + {len(taken) - more} x {least}, the longer shares first"
-    rule = f"{samples} = {longer if more else f'{len(taken)} x {least}'}"
-    start = 0
-    for rank, own in enumerate(taken):
-        size = least + (rank < more)
-        if len(own) != size:
-            yield f"rank {rank} takes {number_of(len(own), 'sample')} and not {size}: {rule}"
-        elif sorted(own) != list(range(start, start + size)):
-            its = f"rank {rank} takes samples {', '.join(map(str, own))}"
-            yield f"{its} and not {span(start, size)}: the shares lie one after the other"
-        start += size
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------

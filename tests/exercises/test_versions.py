@@ -91,7 +91,7 @@ def stub(solution):
     """A solution as the reader gets it: what is marked is replaced, inside a function, by "not written yet"."""
     lines, name, marked = [], "", False
     for line in solution.splitlines():
-        if not marked and (match := re.match(r"def (\w+)", line)):
+        if not marked and (match := re.match(r"(?:def|class) (\w+)", line)):
             name = match[1]
         if line.strip() == "# BEGIN SOLUTION":
             marked = True
