@@ -8,7 +8,7 @@ import sys
 
 from benchmarks.table import HEADER, line
 
-PARTS = ["start", "recording", "player", "transport", "training", "parameter_server"]
+PARTS = ["start", "recording", "player", "transport", "training", "parameter_server", "pipeline"]
 
 
 def main() -> int:
