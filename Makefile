@@ -1,8 +1,10 @@
 # Each target sets up all it needs, in .venv, the first time. It takes Python >= 3.11 and make, nothing else.
 #   make lab     open lesson 00 in JupyterLab
 #   make demo    run the ring on four ranks, here in the terminal, and write ring.html
+# BEGIN TEACHER
 #   make test    style, import rules, library, lessons, exercises
 #   make bench   measure ourselves against our peers
+# END TEACHER
 # PIP_ARGS=... goes to pip (PIP_ARGS=-v shows what it does), ARGS=... to the command, PYTHON=... is what .venv is made from.
 
 PYTHON ?= python3
@@ -21,6 +23,7 @@ lab: .venv/ready
 demo: .venv/ready
 	@$(PY) -m dtcourse.cli demo ring --ranks 4 --html ring.html $(ARGS)
 
+# BEGIN TEACHER
 test: .venv/ready-test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -29,6 +32,7 @@ test: .venv/ready-test
 
 bench: .venv/ready-bench
 	@$(PY) -m benchmarks $(ARGS)
+# END TEACHER
 
 # The stamps: .venv/ready has what a reader needs, .venv/ready-test and .venv/ready-bench the extra of that name too.
 # A stamp is written last, so an installation that failed or was interrupted leaves none.

@@ -45,6 +45,19 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("check", check, "Check an exercise and say what was seen and what was expected.")
     sub.add_argument("name", help="the exercise, for example: ring")
     sub.add_argument("--impl", metavar="DIR", help="the folder with your file (default: exercises)")
+    sub = command("grade", grade, "Grade a class: every submission in sandboxes, with tables and pages of the results.")
+    sub.add_argument("submissions", type=Path, metavar="SUBMISSIONS", help="the folder: a folder or a zip for each")
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the results go")
+    text = "grade this exercise (may be given again; default: each that somebody has handed in)"
+    sub.add_argument("--exercise", action="append", default=[], metavar="NAME", help=text)
+    text = "submissions at a time (default: one for each processor)"
+    sub.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, metavar="N", help=text)
+    sub.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is drawn (default: 0)")
+    sub = command("release", release, "Make the student edition of the course: without solutions and hidden tests.")
+    sub.add_argument("folder", type=Path, metavar="DIR", help="the folder to make")
+    sub = command("gradescope", gradescope, "Make an autograder for Gradescope.")
+    sub.add_argument("exercise", nargs="+", help="the exercises that it grades")
+    sub.add_argument("--out", type=Path, default=Path("autograder.zip"), metavar="ZIP", help="default: autograder.zip")
     command("doctor", doctor, "Say what is on this machine, how each lesson will run on it, and what is missing.")
     return parser
 
@@ -80,6 +93,39 @@ def check(options: argparse.Namespace) -> int:
     return check_in_terminal(options.name, options.impl)
 
 
+def grade(options: argparse.Namespace) -> int:
+    """Grade a folder of submissions."""
+    from dtcourse.grading.batch.command import grade_in_terminal
+
+    return grade_in_terminal(options.submissions, options.out, options.exercise, options.jobs, options.seed)
+
+
+def release(options: argparse.Namespace) -> int:
+    """Make the student edition."""
+    from dtcourse.grading.batch.release import release
+
+    try:
+        release(options.folder)
+    except ValueError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    print(f"The student edition is in {options.folder}: hand out this folder, or put it under version control.")
+    return 0
+
+
+def gradescope(options: argparse.Namespace) -> int:
+    """Make the autograder's zip."""
+    from dtcourse.grading.batch.gradescope import autograder
+
+    try:
+        autograder(options.exercise, options.out)
+    except ValueError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    print(f"{options.out}: upload it as the autograder; Ubuntu 24.04 as its base image has the Python it needs.")
+    return 0
+
+
 def doctor(options: argparse.Namespace) -> int:
     """Print what `dtcourse.doctor` finds."""
     from dtcourse.doctor import examine, render
@@ -93,6 +139,12 @@ def _ranks(text: str) -> int:
     if text.isdecimal() and 1 <= int(text) <= 8:
         return int(text)
     raise argparse.ArgumentTypeError(f"1 to 8 ranks, not {text}: the demo gives each rank's share a digit of its own")
+
+
+def _jobs(text: str) -> int:
+    if text.isdecimal() and 1 <= int(text) <= 256:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"1 to 256 at a time, not {text}")
 
 
 def _file(text: str) -> Path:

@@ -33,7 +33,7 @@ def check(name: str, folder: str | Path | None = None, time_limit: float = TIME_
     tests = suite.tests_of(course, name)
     file = _file(course, name, folder)
     start = time.monotonic()
-    if found := _at_a_glance(course, name, file, tests):
+    if found := at_a_glance(course, name, file, tests):
         return Report(name, _relative(file), found, time.monotonic() - start)
     with tempfile.TemporaryDirectory(prefix="dtcourse-check-") as results:  # of mode 0700
         shown = progress()
@@ -71,7 +71,7 @@ def _file(course: Path, name: str, folder: str | Path | None) -> Path:
     return place / f"{name}.py"
 
 
-def _at_a_glance(course: Path, name: str, file: Path, tests: list[suite.Test]) -> list[Result] | None:
+def at_a_glance(course: Path, name: str, file: Path, tests: list[suite.Test]) -> list[Result] | None:
     """The results, if the file can be seen to pass no test at all: then nothing has to be started."""
     functions = suite.functions_of(course, name)
     if not all(functions.values()):

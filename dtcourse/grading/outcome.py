@@ -31,7 +31,8 @@ class Outcome(StrEnum):
 class Result:
     """One test. `message` says what was seen and what was expected.
 
-    `run` and `step` are what the picture shows, or the `plans`, if there are any.
+    `run` and `step` are what the picture shows, or the `plans`, if there are any. `share`: the part of the test's points
+    that is earned, 1 if it passed.
     """
 
     test: Test
@@ -41,10 +42,15 @@ class Result:
     saved: bytes | None = None  # the run
     printed: tuple[str, ...] = ()  # by each rank, in the run that failed
     plans: Mapping[str, Timeline] = field(default_factory=dict)
+    share: float = 0.0
 
     @property
     def passed(self) -> bool:
         return self.outcome is Outcome.PASSED
+
+    @property
+    def points(self) -> float:
+        return self.test.points * self.share
 
     @property
     def run(self) -> Run | None:
@@ -83,6 +89,7 @@ def _result(test: Test, line: dict | None, folder: Path | None) -> Result:
         saved,
         tuple(line.get("printed", ())),
         {name: _plan(ranks) for name, ranks in line.get("plans", {}).items()},
+        line.get("share", 0.0),
     )
 
 

@@ -49,6 +49,10 @@ class Results:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._left.update(map(_name, session.items))
 
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        if isinstance(tested := item.funcargs.get("submission"), Submission):
+            tested.begin()
+
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, None]:
         report = (yield).get_result()
@@ -60,12 +64,13 @@ class Results:
         if self._left[name] > 0:
             return
         problem = call.excinfo.value if call.excinfo else None
-        if isinstance(problem, CheckFailed) and isinstance(tested := item.funcargs.get("submission"), Submission):
-            tested.settle(problem)
-        self._write(name, report, problem)
+        tested = item.funcargs.get("submission")
+        share = tested.share if isinstance(problem, CheckFailed) and isinstance(tested, Submission) else 0.0
+        self._write(name, report, problem, share)
 
-    def _write(self, test: str, report: pytest.TestReport, problem: BaseException | None) -> None:
-        line: dict[str, Any] = {"test": test, "outcome": Outcome.PASSED if report.passed else Outcome.FAILED}
+    def _write(self, test: str, report: pytest.TestReport, problem: BaseException | None, share: float) -> None:
+        outcome = Outcome.PASSED if report.passed else Outcome.FAILED
+        line: dict[str, Any] = {"test": test, "outcome": outcome, "share": 1.0 if report.passed else share}
         if isinstance(problem, NotWritten):
             line["outcome"] = Outcome.NOT_WRITTEN
         if isinstance(problem, CheckFailed):

@@ -40,7 +40,7 @@ class Report:
 
     @property
     def points(self) -> float:
-        return sum(result.test.points for result in self.results if result.passed)
+        return sum(result.points for result in self.results)
 
     @property
     def first_failure(self) -> Result | None:

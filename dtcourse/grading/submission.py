@@ -56,13 +56,17 @@ class Clusters:
 
 
 class Submission:
-    """The functions of one file. All that can be wrong with it is raised as CheckFailed, in words."""
+    """The functions of one file. All that can be wrong with it is raised as CheckFailed, in words.
 
-    def __init__(self, file: Path, clusters: Clusters) -> None:
+    `seed`: of what a test draws; whoever grades draws for each submission, and keeps the seed.
+    """
+
+    def __init__(self, file: Path, clusters: Clusters, seed: int = 0) -> None:
+        self.seed = seed
         self.file, self._clusters = Path(file).resolve(), clusters
         self._contents: Contents | None = None
-        self._settled: dict[str, CheckFailed] = {}  # function -> how it failed: it is not run again
-        self._endless: set[str] = set()  # those of them that timed out
+        self._endless: dict[str, CheckFailed] = {}  # function -> how it ran out of time: it is not run again
+        self.share = 0.0  # of the points of the test that runs: what is earned even if it fails from here on
 
     def run(
         self,
@@ -98,10 +102,15 @@ class Submission:
         run.function, run.given = " and ".join(names), _given(args, world)
         return run
 
-    def settle(self, failure: CheckFailed) -> None:
-        """Let every further run of the function that failed so fail in the same way, without being run."""
-        if failure.run is not None:
-            self._settled.setdefault(failure.run.function, failure)
+    def begin(self) -> None:
+        """A new test begins: nothing of its points is earned yet."""
+        self.share = 0.0
+
+    def earn(self, share: float) -> None:
+        """The test goes on, and `share` of its points, more than 0 and less than 1, are earned from here on."""
+        if not 0 < share < 1:
+            raise ValueError(f"earn({share!r}): a part of the points of a test is more than 0 and less than 1")
+        self.share = max(self.share, share)
 
     def _demand(self, name: str) -> None:
         """Raise CheckFailed unless the file can be imported and has this function."""
@@ -112,10 +121,8 @@ class Submission:
             raise CheckFailed(f"{self.file.name} cannot be imported: {self._contents.problem}")
         if name not in self._contents.functions:
             raise CheckFailed(no_function(self.file, name))
-        if name in self._settled:
-            raise self._settled[name]
-        for endless in uses(self.file, name) & self._endless if self._endless else ():
-            raise self._settled[endless]  # time is up once, not once for each that calls it
+        for endless in uses(self.file, name) & self._endless.keys() if self._endless else ():
+            raise self._endless[endless]  # time is up once, not once for each that calls it
 
     def _examine(self) -> Contents:
         if not self.file.is_file():
@@ -150,8 +157,7 @@ class Submission:
             text += "\n" + " ".join(said.split())
         failed = CheckFailed(f"{called}: {text}", run, last_step(run))
         if isinstance(error, RunTimeout):
-            self._endless.add(run.function)
-            self.settle(failed)
+            self._endless[run.function] = failed
         return failed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ class Test:
     name: str
     title: str
     points: float
+    hidden: bool = False  # students learn its name and whether they passed it, and no more
 
 
 def course_folder(start: Path | None = None) -> Path:
@@ -48,7 +50,7 @@ def tests_of(course: Path, name: str) -> list[Test]:
         these = ", ".join(known) or f"none: no exercises in {course / 'exercises'}"
         raise ValueError(f"there is no exercise {name!r}; there are: {these}")
     tree = ast.parse(tests_file(course, name).read_text(encoding="utf-8"))
-    return [Test(node.name, _title(node), _points(node)) for node in _tests(tree)]
+    return [Test(node.name, _title(node), _points(node), hidden(node)) for node in _tests(tree)]
 
 
 def functions_of(course: Path, name: str) -> dict[str, list[str]]:
@@ -82,8 +84,21 @@ def _title(node: ast.FunctionDef) -> str:
     return (ast.get_docstring(node) or node.name.removeprefix("test_").replace("_", " ")).splitlines()[0]
 
 
+def hidden(node: ast.FunctionDef) -> bool:
+    """Whether the test is marked `@pytest.mark.hidden`."""
+    return any(ast.unparse(decorator) == "pytest.mark.hidden" for decorator in node.decorator_list)
+
+
 def _points(node: ast.FunctionDef) -> float:
+    """What `@pytest.mark.points(n)` says, 1 without it. Raises ValueError unless n is a finite number, 0 or more."""
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.points":
-            return float(ast.literal_eval(decorator.args[0]))
+            written = ", ".join(map(ast.unparse, decorator.args))
+            try:
+                points = float(ast.literal_eval(written))
+            except (ValueError, TypeError, SyntaxError):
+                points = math.nan
+            if not 0 <= points < math.inf:
+                raise ValueError(f"{node.name}: points({written}): what a test is worth is a number, 0 or more")
+            return points
     return 1.0

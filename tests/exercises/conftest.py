@@ -16,6 +16,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "points(n): what passing this test of an exercise is worth")
+    config.addinivalue_line("markers", "hidden: the student edition does not have this test of an exercise")
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ Each test goes from few ranks to many, and from even sizes to uneven ones, and s
 The tensors are provenance tensors: their values tell which rank and which position they come from.
 """
 
+import random
+
 import pytest
 import torch
 
@@ -152,6 +154,17 @@ def test_floats_of_any_shape(submission):
         fail_on(run, partners(run, [(j + 1) % world for j in range(world)], "the ring"))
         fail_on(run, sent_bytes(run, counts, formulas, "the ring"))
         fail_on(run, tensors(run, [sum(given)] * world, tolerance=1e-5))
+
+
+@pytest.mark.hidden
+@pytest.mark.points(2)
+def test_drawn_sizes(submission):
+    """sizes that are drawn"""
+    draw = random.Random(submission.seed)
+    for world in WORLDS:
+        run = submission.run("ring_all_reduce", per_rank(own_numbers(world, draw.randrange(1, 50))), world=world)
+        fail_on(run, messages(run, all_reduce(world), "the ring"))
+        fail_on(run, holdings(run, all_chunks(world)))
 
 
 @pytest.mark.points(1)

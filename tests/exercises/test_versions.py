@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dtcourse.grading import suite
+from dtcourse.grading.batch.release import stub
 from dtcourse.grading.findings import CheckFailed, NotWritten
 from dtcourse.grading.submission import Submission
 
@@ -82,23 +83,3 @@ def test_exercise_is_the_stub_of_its_solution(name):
     if given.count("NotImplementedError") < made.count("NotImplementedError"):
         pytest.skip("somebody has begun to write it")
     assert given == made
-
-
-# -- stubs -------------------------------------------------------------------------------------------------------------
-
-
-def stub(solution):
-    """A solution as the reader gets it: what is marked is replaced, inside a function, by "not written yet"."""
-    lines, name, marked = [], "", False
-    for line in solution.splitlines():
-        if not marked and (match := re.match(r"(?:def|class) (\w+)", line)):
-            name = match[1]
-        if line.strip() == "# BEGIN SOLUTION":
-            marked = True
-            if indent := line[: line.index("#")]:
-                lines.append(f'{indent}raise NotImplementedError("not written yet: {name}")')
-        elif line.strip() == "# END SOLUTION":
-            marked = False
-        elif not marked:
-            lines.append(line)
-    return "\n".join(lines).rstrip() + "\n"
