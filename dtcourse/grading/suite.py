@@ -95,10 +95,10 @@ def _points(node: ast.FunctionDef) -> float:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.points":
             written = ", ".join(map(ast.unparse, decorator.args))
             try:
-                points = float(ast.literal_eval(written))
+                points = ast.literal_eval(written)
             except (ValueError, TypeError, SyntaxError):
                 points = math.nan
-            if not 0 <= points < math.inf:
+            if not isinstance(points, (int, float)) or not 0 <= points < math.inf:
                 raise ValueError(f"{node.name}: points({written}): what a test is worth is a number, 0 or more")
-            return points
+            return float(points)
     return 1.0

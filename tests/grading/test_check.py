@@ -170,15 +170,29 @@ def test_what_can_be_seen_is_said_without_a_run(course, monkeypatch, source, out
     assert outcomes(report) == [outcome] and said in repr(report)
 
 
-def test_a_function_that_failed_is_not_run_again(course):
-    again = ONE_TEST + ONE_TEST[ONE_TEST.index("@pytest") :].replace("test_swap", "test_again")
-    (course / "tests" / "exercises" / "test_swap.py").write_text(again)
-    (course / "exercises" / "swap.py").write_text(WRONG + f"\nopen({str(course / 'runs')!r}, 'a').write('x')\n")
+def test_each_test_is_judged_on_its_own_and_may_give_a_part_of_its_points(course):
+    again = ONE_TEST[ONE_TEST.index("@pytest") :]
+    partly = again.replace("test_swap", "test_part").replace("    fail_on", "    submission.earn(0.25)\n    fail_on")
+    passes = again.replace("test_swap", "test_runs").replace('== "wrong"', '== "other"')
+    (course / "tests" / "exercises" / "test_swap.py").write_text(ONE_TEST + partly + passes)
+    (course / "exercises" / "swap.py").write_text(WRONG)
     report = check("swap")
-    assert outcomes(report) == [Outcome.FAILED] * 2
-    assert report.results[0].message == report.results[1].message
-    assert report.results[1].run.function == "swap"
-    assert len((course / "runs").read_text()) == 1 + 2  # to see what is in it, and on two ranks
+    assert outcomes(report) == [Outcome.FAILED, Outcome.FAILED, Outcome.PASSED]
+    assert [result.points for result in report.results] == [0, 0.5, 2]
+    assert report.points == 2.5 and report.results[1].run.function == "swap"
+
+
+@pytest.mark.parametrize("points", ["-1", "float('nan')", "1e999", "'2'", "", "n"])
+def test_points_are_numbers_from_0_on(course, points):
+    (course / "tests" / "exercises" / "test_swap.py").write_text(TESTS.replace("points(2)", f"points({points})"))
+    with pytest.raises(ValueError, match=r"test_swap: points\(.*: what a test is worth is a number, 0 or more"):
+        check("swap")
+
+
+def test_a_test_may_be_worth_nothing(course):
+    (course / "tests" / "exercises" / "test_swap.py").write_text(TESTS.replace("points(2)", "points(0)"))
+    report = check("swap")
+    assert report.passed and report.points == 1
 
 
 @pytest.mark.parametrize(("folder", "said"), [("none", "there is no folder"), ("lessons", "there is no file swap.py")])
