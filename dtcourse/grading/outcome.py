@@ -31,8 +31,8 @@ class Outcome(StrEnum):
 class Result:
     """One test. `message` says what was seen and what was expected.
 
-    `run` and `step` are what the picture shows, or the `plans`, if there are any. `share`: the part of the test's points
-    that is earned, 1 if it passed.
+    `run` and `step` are what the picture shows, or the `plans`, if there are any. `share`: what part of the points
+    is earned, 1 if it passed.
     """
 
     test: Test

@@ -42,7 +42,8 @@ class SandboxedClusters:
     def weaknesses(self) -> list[str]:
         return list(self._keeper.weaknesses)
 
-    def of(self, world: int) -> SandboxedCluster:
+    def of(self, world: int, backend: str = "auto") -> SandboxedCluster:
+        """`backend` is whatever a test asks for elsewhere: here the relay carries all messages."""
         return SandboxedCluster(self, world)
 
     def crew_for(self, file: str) -> JailedCrew:
