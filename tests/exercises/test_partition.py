@@ -8,7 +8,8 @@ import random
 
 import pytest
 
-from dtcourse.grading.cuts import Case, cuts, cuts_or_refusals, not_the_best
+from dtcourse.grading.best_cuts import best_cut, not_the_best
+from dtcourse.grading.cuts import Case, cuts, cuts_or_refusals
 from dtcourse.grading.findings import fail_on
 
 FEW = "a few layers"
@@ -58,7 +59,7 @@ def some(number, chance, within=False):
         if within:
             memory = [chance.randint(0, 9) for _ in range(layers)]
             case = case._replace(memory=memory, limit=chance.randint(max(memory), sum(memory)))
-        if not within or case.best:
+        if not within or best_cut(case):
             cases.append(case)
     return sorted(cases, key=lambda case: (len(case.costs), case.stages))
 

@@ -1,6 +1,7 @@
 """Expectations of the exercise `partition`: the best cut is the best of all, and whatever is not as good is found."""
 
 import ast
+import pickle
 import re
 import runpy
 from itertools import combinations, pairwise
@@ -11,7 +12,9 @@ import test_partition as asked  # what the exercise asks for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtcourse.grading.cuts import Answer, Case, drawn, not_the_best, sums
+from dtcourse.grading.best_cuts import best_cut, drawn, not_the_best, sums
+from dtcourse.grading.cuts import Answer, Case, cuts, cuts_or_refusals
+from dtcourse.grading.sandbox.harness import sources
 
 RULES = runpy.run_path(str(Path(__file__).parents[2] / "solutions" / "partition.py"))
 
@@ -60,10 +63,17 @@ def test_what_is_no_cut_is_found(case, numbers):
 
 
 def test_the_cases_are_what_they_are_meant_to_be():
-    assert all(case.best for case in (*asked.EXAMPLES, *asked.EDGES, *asked.EXAMPLES_WITHIN, *asked.many(within=True)))
-    assert not any(case.best for case in asked.NONE_WITHIN)
+    assert all(
+        best_cut(case) for case in (*asked.EXAMPLES, *asked.EDGES, *asked.EXAMPLES_WITHIN, *asked.many(within=True))
+    )
+    assert not any(best_cut(case) for case in asked.NONE_WITHIN)
     (free,), (bound,) = asked.many(), asked.many(within=True)
-    assert free.costs == bound.costs and max(sums(free.costs, free.best)) < max(sums(bound.costs, bound.best))
+    assert free.costs == bound.costs and max(sums(free.costs, best_cut(free))) < max(sums(bound.costs, best_cut(bound)))
+
+
+def test_a_sandbox_has_no_partition_of_the_course():
+    there = sources(pickle.dumps((cuts, cuts_or_refusals)), ())
+    assert "dtcourse.grading.cuts" in there and "dtcourse.pipeline.partition" not in there
 
 
 def test_the_drawing_of_a_cut():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import pickle
 import random
 import runpy
 from pathlib import Path
@@ -15,7 +16,8 @@ from dtcourse import Run
 from dtcourse.events import REGION
 from dtcourse.grading.findings import CheckFailed
 from dtcourse.grading.pipelining import as_planned, gradients_of_the_batch, one_batch
-from dtcourse.grading.schedules import listed, planned
+from dtcourse.grading.sandbox.harness import sources
+from dtcourse.grading.schedules import listed, own_list, planned
 from dtcourse.grading.submission import Submission
 from dtcourse.pipeline.draw import chart
 
@@ -75,6 +77,12 @@ def change(pairs: list, microbatches: int, chance: random.Random):
             pairs[place] = (chance.choice("FB"), chance.randint(-1, microbatches))
         case 3:
             pairs[place], pairs[elsewhere] = pairs[elsewhere], pairs[place]
+
+
+def test_a_sandbox_has_the_runner_and_no_schedules_of_the_course():
+    there = sources(pickle.dumps((own_list, one_batch)), ())
+    assert {"dtcourse.pipeline.runner", "dtcourse.pipeline.lowering"} <= set(there)
+    assert "dtcourse.pipeline.schedules" not in there
 
 
 def test_a_run_that_went_otherwise(clusters):

@@ -51,9 +51,12 @@ def _source(name: str) -> str:
 def _imports(name: str) -> frozenset[str]:
     """What a module names in its imports, lazy ones too, and what each may be a module of."""
     found: set[str] = set()
+    parts, package = name.split("."), _file(name).name == "__init__.py"
     for node in ast.walk(ast.parse(_source(name))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = parts[: len(parts) + package - node.level] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            found |= {f"{base}.{alias.name}" for alias in node.names}
     return frozenset(one for one in found if one.startswith("dtcourse."))
