@@ -3,6 +3,11 @@
 And the order, the memory and the messages are those of the plan.
 """
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from every_schedule import ONE_STAGE_A_RANK
@@ -119,3 +124,12 @@ def test_an_asynchronous_schedule_labels_the_versions(cluster, policy):
             }
             backward = version.forward if policy is Stashing else version.backward
             assert found == {"forward": version.forward, "backward": backward}
+
+
+def test_the_same_file_in_plain_processes(tmp_path):
+    """As torchrun starts them, but over a file and loopback."""
+    script = Path(__file__).with_name("pipeline_without_a_cluster.py")
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
+    command = [sys.executable, script]
+    ranks = [subprocess.Popen([*command, str(r), tmp_path / "store"], env=environment) for r in range(3)]
+    assert [rank.wait() for rank in ranks] == [0, 0, 0]
