@@ -104,15 +104,11 @@ class Track:
         for rank, lane in self.lanes.items():
             free = 0.0
             for box in lane:
-                when = f"from {self.time(box.start)} to " + (
-                    "the end: never ended" if box.pending else self.time(box.end)
-                )
+                until = "the end: never ended" if box.pending else self.time(box.end)
+                what = f"{self.name[:1].upper()}{self.name[1:]}: rank {rank}, {box.action}"
                 version = "" if box.version is None else f", with version {box.version} of the weights"
                 waited = self._waited(box, free, done) if box.start - free > SAY * self.span else ""
-                yield (
-                    box,
-                    f"{self.name[:1].upper()}{self.name[1:]}: rank {rank}, {box.action}, {when}{version}{waited}.",
-                )
+                yield box, f"{what}, from {self.time(box.start)} to {until}{version}{waited}."
                 free = box.end
 
     def _waited(self, box: Box, free: float, done: dict[Action, list[Box]]) -> str:

@@ -99,6 +99,20 @@ def test_an_action_says_for_whom_it_waited() -> None:
     assert told["B0 of stage 0"].endswith("; waited 9 ms, 8 ms of them for B0 of stage 1 on rank 1.")
 
 
+def test_who_had_all_that_it_needed_waited_for_nobody() -> None:
+    events = [did(0, "forward", 0, 0, 1), did(1, "forward", 1, 0, 4), did(1, "forward", 0, 6, 7)]
+    told = [words for _, words in Run(2, events=events).pipeline().tracks[0].told()]
+    assert told[-1].endswith("F0 of stage 1, from 6 ms to 7 ms; idle before it: 2 ms.")
+
+
+def test_of_two_pipelines_side_by_side_nobody_is_named() -> None:
+    one = two_ranks().events
+    other = [did(e.rank + 2, e.op, 0, e.posted / MS, e.ended / MS, stage=e.rank) for e in one]
+    shown = Run(4, events=[*one, *other]).pipeline(simulate(gpipe(2, 1)))
+    assert [(list(track.lanes), track.bubble) for track in shown.tracks] == [([0, 1], 0.5), ([0, 1, 2, 3], 0.625)]
+    assert all("waited" not in words for _, words in shown.tracks[1].told())
+
+
 def test_who_makes_it_too_late_is_named_also_where_the_backward_is_split() -> None:
     plan = pipeline_plan(simulate(zero_bubble_h1(2, 2)))
     told = {(box.rank, str(box.action)): words for box, words in plan.tracks[0].told()}
@@ -184,7 +198,9 @@ def test_a_plan_alone_is_in_the_unit_of_its_costs() -> None:
 def test_several_plans_lie_on_one_axis() -> None:
     shown = pipeline_plan({"GPipe": simulate(gpipe(4, 6)), "ZB-H1": simulate(zero_bubble_h1(4, 6))})
     assert titles(shown.figure()) == ["GPipe: bubble 33%", "ZB-H1: bubble 14%"]
-    assert len({axes.get_xlim() for axes in shown.figure().axes}) == 1
+    limits = [axes.get_xlim() for axes in shown.figure().axes]
+    assert limits[0] == limits[1], "also the shorter one's axis holds the longer one"
+    assert limits[0][1] >= shown.tracks[0].span > shown.tracks[1].span
     names = [text.get_text() for text in shown.figure().legends[0].get_texts()]
     assert names == ["F forward", "B backward", "I input half", "W weight half", "idle"]
 
@@ -193,6 +209,7 @@ def test_a_rank_s_stages_have_letters_and_shades() -> None:
     shown = pipeline_plan(simulate(interleaved(2, 2, 2)))
     assert {text.get_text() for text in shown.figure().axes[0].texts} == {"0a", "1a", "0b", "1b"}
     assert set(boxes(shown.figure())) - {IDLE["facecolor"]} == {shade(kind, part) for kind in "FB" for part in (0, 1)}
+    assert len(boxes(shown.figure())) == 5, "two shades of two kinds, and idle"
     assert "a, b: a rank's stages, in order" in [text.get_text() for text in shown.figure().legends[0].get_texts()]
 
 
