@@ -12,8 +12,8 @@ from torch.nn.functional import mse_loss
 
 from dtcourse.events import REGION
 from dtcourse.grading.findings import Finding
-from dtcourse.grading.schedules import listed, planned, short
-from dtcourse.pipeline.actions import Action, Kind, Schedule
+from dtcourse.grading.schedules import Pairs, listed, planned, short
+from dtcourse.pipeline.actions import Action, Kind
 from dtcourse.pipeline.runner import Pipeline
 from dtcourse.run import Run
 
@@ -36,13 +36,13 @@ def batch(microbatches: int) -> tuple[torch.Tensor, torch.Tensor]:
     return samples, targets
 
 
-def one_batch(rule: Callable[..., Any], microbatches: int) -> list[torch.Tensor]:
+def one_batch(rule: Callable[..., Any], microbatches: int) -> tuple[Pairs, list[torch.Tensor]]:
     """The schedule runs a batch through a small model of P stages, over messages."""
     rank, stages = dist.get_rank(), dist.get_world_size()
-    schedule = planned([listed(rule(other, stages, microbatches)) for other in range(stages)], microbatches)
+    lists = [listed(rule(other, stages, microbatches)) for other in range(stages)]
     own = stages_of_a_model(stages)[rank]
-    Pipeline(schedule, {rank: own}, mse_loss).step(*batch(microbatches))
-    return [parameter.grad for parameter in own.parameters()]
+    Pipeline(planned(lists, microbatches), {rank: own}, mse_loss).step(*batch(microbatches))
+    return lists[rank], [parameter.grad for parameter in own.parameters()]
 
 
 def gradients_of_the_batch(run: Run, microbatches: int) -> Iterator[Finding]:
@@ -50,7 +50,7 @@ def gradients_of_the_batch(run: Run, microbatches: int) -> Iterator[Finding]:
     model = nn.Sequential(*stages_of_a_model(run.world_size))
     samples, targets = batch(microbatches)
     mse_loss(model(samples), targets).backward()
-    for stage, (module, seen) in enumerate(zip(model, run.results, strict=True)):
+    for stage, (module, (_, seen)) in enumerate(zip(model, run.results, strict=True)):
         for wanted, gradient in zip(module.parameters(), seen, strict=True):
             if not torch.allclose(gradient, wanted.grad, rtol=TOLERANCE, atol=TOLERANCE):
                 off = float((gradient - wanted.grad).abs().max())
@@ -58,8 +58,9 @@ def gradients_of_the_batch(run: Run, microbatches: int) -> Iterator[Finding]:
                 yield Finding(said, rank=stage)
 
 
-def as_planned(run: Run, schedule: Schedule) -> Iterator[Finding]:
+def as_planned(run: Run, microbatches: int) -> Iterator[Finding]:
     """Each rank did what its list says, in this order."""
+    schedule = planned([pairs for pairs, _ in run.results], microbatches)
     kinds = {"forward": Kind.FORWARD, "backward": Kind.BACKWARD}
     for rank, actions in enumerate(schedule.ranks):
         regions = [e for e in run.events if e.kind == REGION and e.rank == rank and e.op in kinds]

@@ -86,19 +86,16 @@ def test_a_sandbox_has_the_runner_and_no_schedules_of_the_course():
 
 
 def test_a_run_that_went_otherwise(clusters):
-    right, plan = (
-        Submission(SOLUTION, clusters).run("gpipe", 2, world=3, around=one_batch),
-        planned(lists("gpipe", 3, 2), 2),
-    )
-    assert [*as_planned(right, plan), *gradients_of_the_batch(right, 2)] == []
+    right = Submission(SOLUTION, clusters).run("gpipe", 2, world=3, around=one_batch)
+    assert [*as_planned(right, 2), *gradients_of_the_batch(right, 2)] == []
     for number, e in enumerate(right.events):
         if e.kind == REGION and e.op in ("forward", "backward"):
             events = list(right.events)
             events[number] = dataclasses.replace(e, labels=e.labels | {"microbatch": 7})
-            (finding,) = as_planned(Run(3, function="gpipe", events=events), plan)
+            (finding,) = as_planned(Run(3, function="gpipe", events=events, results=right.results), 2)
             assert finding.message.startswith(f"rank {e.rank} did ") and "7" in finding.message
-    for rank, gradients in enumerate(right.results):
+    for rank, (pairs, gradients) in enumerate(right.results):
         results = list(right.results)
-        results[rank] = [gradients[0] * 1.001, gradients[1]]
+        results[rank] = pairs, [gradients[0] * 1.001, gradients[1]]
         (finding,) = gradients_of_the_batch(Run(3, function="gpipe", results=results), 2)
         assert finding.message.startswith(f"the gradient of stage {rank} is off by ")
