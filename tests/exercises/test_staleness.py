@@ -113,11 +113,11 @@ def test_bounded_staleness_of_any_workers(submission):
         completed = {worker: first + chance.randint(0, spread) for worker in workers}
         cases.append((chance.choice(workers), completed, chance.randint(0, 4)))
     run = submission.run("may_begin", cases, world=1, around=answers, given=DIRECTLY)
-    fail_on(run, map(Finding, wrong_begins(run.results[0])), DIRECTLY)
+    fail_on(run, map(Finding, wrong_begins(cases, run.results[0])), DIRECTLY)
 
 
-def wrong_begins(answered):
-    for answer, (worker, completed, s) in answered:
+def wrong_begins(cases, answered):
+    for (worker, completed, s), (answer, _) in zip(cases, answered, strict=True):
         step, slowest = completed[worker], min(completed.values())
         if bool(answer) != (step - slowest <= s):
             begins = f"worker {worker} {'would begin' if answer else 'would be kept from'} {bound(step, slowest, s)}"
@@ -147,11 +147,11 @@ def test_first_k_in_any_order(submission):
         steps = [max(step - chance.choice((0, 0, 1, 3)), 0) for _ in range(chance.randint(0, 8))]
         cases.append((steps, step, chance.randint(1, 4)))
     run = submission.run("first_k", cases, world=1, around=answers, given=DIRECTLY)
-    fail_on(run, map(Finding, wrong_shares(run.results[0])), DIRECTLY)
+    fail_on(run, map(Finding, wrong_shares(cases, run.results[0])), DIRECTLY)
 
 
-def wrong_shares(answered):
-    for answer, (steps, step, k) in answered:
+def wrong_shares(cases, answered):
+    for (steps, step, k), (answer, _) in zip(cases, answered, strict=True):
         first = [place for place, of in enumerate(steps) if of == step][:k]
         wanted = [(place in first) / k for place in range(len(steps))] if len(first) == k else None
         if answer is wanted or (answer and wanted and [*answer] == pytest.approx(wanted)):

@@ -65,9 +65,9 @@ class SandboxedClusters:
         chance = random.Random(f"{self.seed} {self._runs}")
         relay = Relay(crew, self.timeout, [len(plain(values)) for values in given], chance)
         for member, request in zip(crew.members, requests, strict=True):
-            texts = harness.sources(request, self._keeper.modules | member.known)
-            member.known.update(texts)
-            words = {"world": world, "patience": _NEARLY * self.timeout, "sources": texts}
+            words = {"world": world, "patience": _NEARLY * self.timeout}
+            if (texts := harness.sources(request, self._keeper.modules)) != member.course:
+                words["course"] = member.course = texts
             member.send(pack(words, body=request))
         try:
             outcome = relay.supervise()

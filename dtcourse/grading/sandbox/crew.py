@@ -24,11 +24,11 @@ _ADD_SEALS = 1033
 
 
 class JailedRank:
-    """One rank. It sees the submission's `folder` as `seen`; `known`: modules of the course that it has been sent."""
+    """One rank, which sees the submission's `folder`. `course`: the modules of the course that it has been sent."""
 
     def __init__(self, rank: int, keeper: Keeper, folder: str) -> None:
         self.rank, self._folder, self._seen = rank, folder, keeper.seen(folder)
-        self.known: set[str] = set()
+        self.course: dict[str, str] = {}
         self.files = Files.create()
         self.scribe, self.reader = Scribe(rank, self.files), Reader(self.files)
         self._unpacker, self._outgoing = Unpacker(), bytearray()

@@ -364,7 +364,8 @@ class Relay(Supervisor):
 
     def _failure(self, rank: int, frame: Frame) -> None:
         words, member = frame.words, self._crew.members[rank]
-        frames = [(member.outside(str(file)), int(line), _clean(name)) for file, line, name in words["frames"]]
+        known = [(member.outside(str(file)), int(line), _clean(name)) for file, line, name in words["frames"]]
+        frames = [frame for frame in known if frame[0]]  # no others are shown
         kind = words["kind"] if re.fullmatch(r"\w{1,100}", words["kind"]) else "Exception"
         failure = Failure(kind, _clean(words["message"]), frames, _clean(words["text"]))
         self._take_in(self.running[rank], Answer(None, failure, pending=1))
