@@ -209,8 +209,9 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # heard by those who hold a jail, once they do
     sock = socket.socket(fileno=int(sys.argv[1]))
 
-    import dtcourse.grading.sandbox.rank  # noqa: F401 - so that every rank has it
+    from dtcourse.grading.sandbox.rank import warm_up
 
+    warm_up()
     gc.collect()
     gc.freeze()  # or the first collection in each rank would copy all of torch's pages
     with tempfile.TemporaryDirectory(prefix="dtcourse-jail-") as point:
