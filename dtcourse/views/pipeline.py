@@ -20,7 +20,7 @@ SCRIPTS = ("common.js", "axis.js", "pipeline.js")
 # Apart in grey as well: the forward is the darkest, and its later stages are darker still; the others become lighter.
 FILLS = {FORWARD: "#0072B2", BACKWARD: "#E69F00", INPUT: "#CC79A7", WEIGHT: "#F0E442"}
 NAMES = {FORWARD: "F forward", BACKWARD: "B backward", INPUT: "I input half", WEIGHT: "W weight half"}
-DEEPEST = 0.55  # how far the shade of a rank's last stage is from that of its first
+DEEPEST = 0.45  # how far the shade of a rank's last stage is from that of its first
 IDLE = {"facecolor": "#f4f4f4", "edgecolor": "#c9ccd2", "hatch": "////", "linewidth": 0.0}
 WIDE = 9.6  # inches
 NARROW = 1 / 250  # of the axis
