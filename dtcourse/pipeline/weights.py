@@ -6,7 +6,8 @@ stage s of P and its backward, P-1-s updates by others pass. Of a stage whose we
     policy      forward with   backward with   copies of W   the gradient is
     Naive       W              W               1             of no weights: W' made the activations, W takes them back
     Stashing    W              W'              P-s           right for W', and P-1-s updates late
-    SpecTrain   W - a lr v     W - b lr v      1             about that of the weights to come, at both ends the same
+    SpecTrain   W - a lr v     W - b lr v      1, in F and   about that of the weights to come, the same at both ends
+                                               in B one more
 
 SpecTrain guesses where the weights will be from where they are heading: v is the momentum, and one update moves the
 weights by -lr v. a = floor(s/2) + P-1-s updates ahead in the forward, b = floor(s/2) in the backward: the P-1-s
