@@ -43,12 +43,14 @@ class Answer(NamedTuple):
 
 
 def cuts(function: Callable[..., Any], cases: Sequence[Case]) -> list[Answer]:
-    """If it tries every cut, that never ends: keep the best cut of the first layers, and do not look for it again."""
+    """partition(costs, stages) returns how many layers each stage takes. Trying every cut never ends with many layers:
+    keep the best cut of the first ones, and go on from there."""
     return [answer(function, case) for case in cases]
 
 
 def cuts_or_refusals(function: Callable[..., Any], cases: Sequence[Case]) -> list[Answer]:
-    """If it tries every cut, that never ends: keep the best cut of the first layers, and do not look for it again."""
+    """partition_within(costs, memory, limit, stages) returns how many layers each stage takes. Trying every cut never
+    ends with many layers: keep the best cut of the first ones, and go on from there."""
     answers = []
     for case in cases:
         try:

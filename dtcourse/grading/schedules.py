@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import takewhile
 from typing import Any
 
@@ -29,14 +29,14 @@ YOURS = "your lists"
 
 
 def own_list(rule: Callable[..., Any], microbatches: int) -> Pairs:
-    """Each rank is asked for the list of its own actions: pairs such as ("F", 0) and ("B", 0), with a micro-batch."""
+    """Each rank asks (rank, stages, microbatches) for the list of its own actions: pairs such as ("F", 0), ("B", 0)."""
     return listed(rule(dist.get_rank(), dist.get_world_size(), microbatches))
 
 
 def listed(answer: Any) -> Pairs:
     """What a reader's function returned, as plain pairs. Raises TypeError if it is no list of pairs."""
-    if not isinstance(answer, Iterable) or isinstance(answer, str):
-        raise TypeError(f"it returned {answer!r}, which is no list of actions")
+    if not isinstance(answer, Iterable) or isinstance(answer, (str, Set, Mapping)):
+        raise TypeError(f"it returned {reprlib.repr(answer)}, which is no list of actions")
     return [pair(action) for action in answer]
 
 
