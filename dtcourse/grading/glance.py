@@ -45,7 +45,8 @@ def glance(file: Path, functions: Sequence[str], folders: Sequence[Path] = ()) -
         if missing := [name for name in functions if name not in names]:
             return Seen(no_function(file, missing[0]))
     written = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    stubs = {name: said for name in functions if name in written and (said := _stub(written[name]))}
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    stubs = {name: said for name in functions if name in written and (said := _stub(written[name], classes))}
     return Seen(stubs=stubs if stubs and len(stubs) == len(functions) else None)
 
 
@@ -116,10 +117,22 @@ def _is_somewhere(module: str, folders: list[str]) -> bool:
         return True  # not certain
 
 
-def _stub(function: ast.FunctionDef) -> str | None:
-    """What a stub raises: a function that does nothing but raise NotImplementedError("not written yet: ...")."""
+def _stub(function: ast.FunctionDef, classes: dict[str, ast.ClassDef]) -> str | None:
+    """What a stub raises: a function that does nothing but raise NotImplementedError("not written yet: ...").
+
+    Or one that does nothing but apply an autograd function whose forward is one.
+    """
     body = function.body[1:] if ast.get_docstring(function) is not None else function.body
     match body:
         case [ast.Raise(exc=ast.Call(func=ast.Name(id="NotImplementedError"), args=[ast.Constant(value=str(said))]))]:
             return said if said.startswith(NOT_WRITTEN) else None
+        case [ast.Return(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="apply")))] if name in classes:
+            return _forward_stub(classes[name])
     return None
+
+
+def _forward_stub(node: ast.ClassDef) -> str | None:
+    methods = {method.name: method for method in node.body if isinstance(method, ast.FunctionDef)}
+    if [ast.unparse(base) for base in node.bases] != ["torch.autograd.Function"] or "apply" in methods:
+        return None  # who knows what apply does
+    return _stub(methods["forward"], {}) if "forward" in methods else None

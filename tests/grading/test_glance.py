@@ -22,9 +22,35 @@ def test_nothing_is_written(look):
     assert look(F + G).stubs == {"f": "not written yet: f", "g": "not written yet: g"}
 
 
+CLASS = """import torch
+class G({base}):
+    def {method}(ctx, x):
+        {body}
+    def backward(ctx, x):
+        raise NotImplementedError("not written yet: G, too")
+def g(x):
+    \"\"\"Nothing to write here.\"\"\"
+    return G.apply(x)
+"""
+RAISES = 'raise NotImplementedError("not written yet: G")'
+
+
+def applied(base="torch.autograd.Function", method="forward", body=RAISES):
+    return F + CLASS.format(base=base, method=method, body=body)
+
+
+def test_an_autograd_function_is_not_written(look):
+    assert look(applied()).stubs == {"f": "not written yet: f", "g": "not written yet: G"}
+
+
 @pytest.mark.parametrize(
     "source",
     [
+        applied(body="return x"),
+        applied(base="dict"),
+        applied(body=RAISES + "\n    def apply(x): return x"),
+        applied(method="other"),
+        F + "def g(x): return G.apply(x)",
         F + "def g(): pass",
         F + "from somewhere_else import *",
         "f = g = len",
