@@ -76,19 +76,25 @@ def walked(schedules: list[Schedule]) -> list[int]:
     """Run each schedule; for each the most activations that this rank had at once."""
     peaks = []
     for schedule in schedules:
-        alive, most = [], 0
-
-        def count(module, inputs, outputs):
-            nonlocal most
-            alive.append(StorageWeakRef(outputs.untyped_storage()))  # noqa: B023
-            most = max(most, sum(not one.expired() for one in alive))  # noqa: B023
-
-        modules = own(schedule.stages)
-        for module in modules.values():
-            module[1].register_forward_hook(count)  # a tanh, whose outputs the layer after it needs as well
+        modules, inside, coming = own(schedule.stages), Living(), Living()
+        for stage, module in modules.items():
+            module[1].register_forward_hook(lambda _, __, tanh, inside=inside: inside.add(tanh))
+            if stage > 0:  # the first one's are parts of the batch
+                module.register_forward_pre_hook(lambda _, inputs, coming=coming: coming.add(*inputs))
         Pipeline(schedule, modules, mean_of_squares).step(*batch(20))
-        peaks.append(most)
+        peaks.append(max(inside.most, coming.most))
     return peaks
+
+
+class Living:
+    """The most tensors that lived at once, of those that were added."""
+
+    def __init__(self):
+        self.refs, self.most = [], 0
+
+    def add(self, tensor):
+        self.refs.append(StorageWeakRef(tensor.untyped_storage()))
+        self.most = max(self.most, sum(not ref.expired() for ref in self.refs))
 
 
 @pytest.mark.parametrize("world", [1, 3, 4])
