@@ -49,6 +49,7 @@ class Later:
         """Remember to compute the gradients of these parameters."""
         self._work.append((parameters, work))
 
+    @torch.no_grad()  # or the gradients would have a graph, and keep what they are made of
     def weight_half(self) -> None:
         """Compute all that was kept, add it to the parameters' .grad, and forget it."""
         while self._work:
