@@ -37,15 +37,17 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 Gradients: TypeAlias = tuple[torch.Tensor | None, torch.Tensor | None]  # of weight and bias
+# From the sums so far, or None, to new gradients; or to the sums themselves, added to in place: that is cheaper.
+Work: TypeAlias = Callable[[Gradients], Gradients]
 
 
 class Later:
     """What an input half has left to do."""
 
     def __init__(self) -> None:
-        self._work: list[tuple[Gradients, Callable[[], Gradients]]] = []  # what it is for, and what computes it
+        self._work: list[tuple[Gradients, Work]] = []  # what it is for, and what computes it
 
-    def keep(self, parameters: Gradients, work: Callable[[], Gradients]) -> None:
+    def keep(self, parameters: Gradients, work: Work) -> None:
         """Remember to compute the gradients of these parameters."""
         self._work.append((parameters, work))
 
@@ -54,8 +56,9 @@ class Later:
         """Compute all that was kept, add it to the parameters' .grad, and forget it."""
         while self._work:
             parameters, work = self._work.pop(0)
-            for parameter, gradient in zip(parameters, work(), strict=True):
-                if parameter is not None and gradient is not None:
+            onto = tuple(p.grad if p is not None and p.is_leaf else None for p in parameters)
+            for parameter, sum_so_far, gradient in zip(parameters, onto, work(onto), strict=True):
+                if gradient is not None and gradient is not sum_so_far:
                     accumulate(parameter, gradient)
 
 
@@ -89,10 +92,10 @@ def input_half() -> Iterator[Later]:
         _later = None
 
 
-def defer(parameters: Gradients, work: Callable[[], Gradients]) -> Gradients:
+def defer(parameters: Gradients, work: Work) -> Gradients:
     """For the backward of an autograd function: do this work, unless it can wait; then there are no gradients yet."""
     if _later is None:
-        return work()
+        return work((None, None))
     _later.keep(parameters, work)
     return None, None
 
@@ -168,8 +171,13 @@ class Linear:
     def input_gradient(self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return dy @ weight
 
-    def weight_gradients(self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needs: list[bool]) -> Gradients:
-        return dy.T @ x if needs[0] else None, dy.sum(0) if needs[1] else None
+    def weight_gradients(
+        self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needs: list[bool], onto: Gradients
+    ) -> Gradients:
+        dw, db = None, dy.sum(0) if needs[1] else None
+        if needs[0]:
+            dw = dy.T @ x if onto[0] is None else onto[0].addmm_(dy.T, x)  # without a tensor of its own for the summand
+        return dw, db
 
 
 @dataclass(frozen=True)
@@ -188,7 +196,9 @@ class Convolution:
     def input_gradient(self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return self._gradients(dy, x, weight, (True, False, False))[0]
 
-    def weight_gradients(self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needs: list[bool]) -> Gradients:
+    def weight_gradients(
+        self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needs: list[bool], onto: Gradients
+    ) -> Gradients:
         return self._gradients(dy, x, weight, (False, *needs))[1:]
 
     def _gradients(self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, wanted: tuple[bool, ...]) -> Any:

@@ -253,7 +253,7 @@ def test_nothing_is_computed_twice(monkeypatch):
         )
     model = deferrable(nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)]))
     with input_half() as later:
-        F.tanh(model(torch.ones(2, 4, requires_grad=True))).sum().backward()
-    assert calls == ["input_gradient"] * 3
+        F.tanh(model(torch.ones(2, 4))).sum().backward()
+    assert calls == ["input_gradient"] * 2  # nobody wants that of the first layer
     later.weight_half()
-    assert calls == ["input_gradient"] * 3 + ["weight_gradients"] * 3
+    assert calls == ["input_gradient"] * 2 + ["weight_gradients"] * 3
