@@ -108,8 +108,9 @@ def drawn(found: Mixture, wanted: Mixture) -> str:
         return f"{fraction(amount):>6} {'=' * round(_BAR * abs(amount) / longest):<{_BAR}}"
 
     names = list(dict.fromkeys([*found, *wanted]))
-    rows = [f"  {name}  {bar(found.get(name, 0))}  {bar(wanted.get(name, 0))}" for name in names]
-    head = f"  {'':{len(names[0])}}  {'':6} {'there is':<{_BAR}}  {'':6} there has to be"
+    width = max(map(len, names))
+    rows = [f"  {name:{width}}  {bar(found.get(name, 0))}  {bar(wanted.get(name, 0))}" for name in names]
+    head = f"  {'':{width}}  {'':6} {'there is':<{_BAR}}  {'':6} there has to be"
     return "\n".join(row.rstrip() for row in (head, *rows))
 
 

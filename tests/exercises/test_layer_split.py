@@ -242,7 +242,8 @@ def parameters_have(run, whole, sizes, ranks=None):
                 yield Finding(f"rank {rank} ends with None as gradient of {name}; it has to be {wanted}", 0, rank)
             elif found := difference(seen, dict.fromkeys(parts, 1), parts):
                 told = f"rank {rank} ends with {found.seen} as gradient of {name}; it has to be {wanted}"
-                yield Finding(f"{told} (g[n]: that of batch n in the undivided model)", last_step(run), rank)
+                told = f"{told} (g[n]: that of batch n in the undivided model)"
+                yield Finding(told, last_step(run), rank, drawing=found.drawing)
 
 
 def boundary_bytes(sizes, samples):

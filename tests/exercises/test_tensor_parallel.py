@@ -26,8 +26,8 @@ FEATURES = 6
 
 
 def hidden_features(world):
-    """Numbers of hidden features: one that the ranks divide, and ones that they do not."""
-    return (2 * world, 2 * world + 1, 3 * world - 1) if world > 1 else (3,)
+    """Numbers of hidden features: one that the ranks divide, and others that they do not."""
+    return sorted({2 * world, 2 * world + 1, 3 * world - 1})
 
 
 def given(hidden):
@@ -44,9 +44,9 @@ def numbered(outputs, inputs):
     return 100 * bias[:, None] + torch.arange(inputs), bias
 
 
-def part_and_memory(cut, weight, bias, rank, world):
-    """The part, and how many bytes are in memory for its weight."""
-    part = cut(weight, bias, rank, world)
+def part_and_memory(cut, outputs, inputs, rank, world):
+    """The part that cut() gives this rank, and how many bytes are in memory for its weight."""
+    part = cut(*numbered(outputs, inputs), rank, world)
     if not isinstance(part, tuple) or len(part) != 2 or not all(isinstance(t, torch.Tensor) for t in part):
         return repr(type(part).__name__), None
     return part, part[0].untyped_storage().nbytes()
@@ -263,7 +263,7 @@ def own_mistakes(world):
     return [
         Mistake({"g": world}, "It has been added up over the ranks, and was whole on each of them already"),
         Mistake({"g": 1 / world}, "Nothing is to be divided: the ranks do not average, they add up"),
-        Mistake({"g": 0}, "It is the whole one on each rank, also if only one rank adds it in the forward pass"),
+        Mistake({"g": 0}, WHOLE_EVERYWHERE),
     ]
 
 
@@ -281,6 +281,7 @@ def sum_mistakes(everybody, alone, rest, world):
     ]
 
 
+WHOLE_EVERYWHERE = "It is the whole one on each rank, also if only one rank adds it in the forward pass"
 NOT_ADDED = "That is this rank's summand alone: add up those of all ranks"
 
 
@@ -290,7 +291,8 @@ NOT_ADDED = "That is this rank's summand alone: add up those of all ranks"
 def adds_up(run, name, forward, backward, elements, ranks=None):
     """Each rank calls all_reduce so often in each pass, with so many elements each time, and sends nothing else."""
     for rank in ranks or range(run.world_size):
-        for way, times in (("forward", forward), ("backward", backward)):
+        went_back = any(name.startswith("the gradient of") for name in run.results[rank])
+        for way, times in (("forward", forward), *[("backward", backward)] * went_back):
             seen = [e for e in run.events if e.rank == rank and e.labels.get("way") == way and communicates(e)]
             for e in seen:
                 if e.op != "all_reduce":
@@ -325,33 +327,36 @@ def holds(run, expected, ranks=None):
     for place, rank in enumerate(ranks or range(run.world_size)):
         seen = run.results[rank]
         for order, (name, wanted) in enumerate(expected[place].items()):
-            if said := wrong(rank, name, seen, wanted):
-                yield Finding(said, 2 + order, rank)
+            if found := wrong(rank, name, seen, wanted):
+                said, drawing = found
+                yield Finding(said, 2 + order, rank, drawing=drawing)
         for name in seen["changed"]:
             said = f"rank {rank} changed {name} in place, and it is not its own: add up a clone"
             yield Finding(said, 1, rank)
 
 
 def wrong(rank, name, seen, expected):
-    """What is wrong with one tensor of a rank, in words."""
+    """What is wrong with one tensor of a rank, in words, and a drawing of it."""
     if name not in seen:
-        return f"no gradient can come back through what rank {rank} returned: autograd does not know how it was made"
-    tensor, like = seen[name], next(iter(expected.parts.values()))
-    has = f"rank {rank} returned" if name == "outputs" else f"rank {rank} ends with"
-    what = "" if name == "outputs" else f" as {name}"
-    if tensor is None and set(expected.wanted) == {"g"}:
-        return f"{has} None{what}. {own_mistakes(1)[2].advice}"
-    if not isinstance(tensor, torch.Tensor) or (tensor.shape, tensor.dtype) != (like.shape, like.dtype):
-        is_, right = (
-            f"{dtype_name(t.dtype)} {tuple(t.shape)}" if isinstance(t, torch.Tensor) else t for t in (tensor, like)
+        return (
+            f"no gradient can come back through what rank {rank} returned: autograd does not know how it was made",
+            "",
         )
-        return f"{has} {is_}{what}; expected {right}"
+    tensor, like = seen[name], next(iter(expected.parts.values()))
+    has, what = ("returned", "") if name == "outputs" else ("ends with", f" as {name}")
+    if not isinstance(tensor, torch.Tensor) or (tensor.shape, tensor.dtype) != (like.shape, like.dtype):
+        advice = f". {WHOLE_EVERYWHERE}" if tensor is None and set(expected.wanted) == {"g"} else ""
+        return f"rank {rank} {has} {kind(tensor)}{what}; expected {kind(like)}{advice}", ""
     if found := difference(tensor, expected.wanted, expected.parts, expected.mistakes):
         right, advice = " + ".join(expected.wanted), found.advice or expected.otherwise
         if set(expected.wanted) == {"g"}:
-            right = "g, that of the undivided one" if "gradient" in name else "what is in x"
-        return f"{has} {found.seen}{what}; expected {right}" + (f". {advice}" if advice else "")
+            right = "g, the whole one" if "gradient" in name else "what is in x"
+        return f"rank {rank} {has} {found.seen}{what}; expected {right}{f'. {advice}' if advice else ''}", found.drawing
     return None
+
+
+def kind(tensor):
+    return f"{dtype_name(tensor.dtype)} {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else str(tensor)
 
 
 # -- the tests ---------------------------------------------------------------------------------------------------------
@@ -362,8 +367,7 @@ def test_column_part(submission):
     """column_part: each rank has its own outputs, weight and bias"""
     for world in WORLDS:
         for outputs in hidden_features(world):
-            cut, whole = f"{outputs} outputs, 3 inputs", numbered(outputs, 3)
-            arguments = *whole, per_rank(range(world)), world
+            cut, arguments = f"{outputs} outputs, 3 inputs", (outputs, 3, per_rank(range(world)), world)
             run = submission.run("column_part", *arguments, world=world, around=part_and_memory, given=cut)
             fail_on(run, parts(run, outputs, 3, by_outputs=True), cut)
 
@@ -373,8 +377,7 @@ def test_row_part(submission):
     """row_part: each rank has its own inputs, and the whole bias"""
     for world in WORLDS:
         for inputs in hidden_features(world):
-            cut, whole = f"3 outputs, {inputs} inputs", numbered(3, inputs)
-            arguments = *whole, per_rank(range(world)), world
+            cut, arguments = f"3 outputs, {inputs} inputs", (3, inputs, per_rank(range(world)), world)
             run = submission.run("row_part", *arguments, world=world, around=part_and_memory, given=cut)
             fail_on(run, parts(run, 3, inputs, by_outputs=False), cut)
 

@@ -21,10 +21,8 @@ def hand_over(tensor, group, to):
 def stage_forward(stage, inputs, group=None):
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     if rank > 0:
-        arriving = torch.empty_like(inputs)
-        dist.irecv(arriving, group=group, group_src=rank - 1).wait()
-        inputs.copy_(arriving)
         inputs.requires_grad_()
+        dist.irecv(inputs, group=group, group_src=rank - 1).wait()
     outputs = stage(inputs)
     if rank < world - 1:
         hand_over(outputs, group, rank + 1)

@@ -1,5 +1,5 @@
 """Each summand has its share of the bias in it."""
-# message: rank 0 ends with 1/2 g as the gradient of bias; expected g, that of the undivided one
+# message: rank 0 ends with 1/2 g as the gradient of bias; expected g, the whole one
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,5 @@
 """Only the summand of rank 0 has the bias in it."""
-# message: rank 1 ends with None as the gradient of bias\. It is the whole one on each rank
+# message: rank 1 ends with None as the gradient of bias; .* It is the whole one on each rank
 
 import torch
 import torch.distributed as dist
