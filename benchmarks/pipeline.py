@@ -24,10 +24,10 @@ from dtcourse.pipeline.split_backward import deferrable, input_half
 from dtcourse.pipeline.zero_bubble import zero_bubble_h1, zero_bubble_h2
 
 RANKS, MICROBATCHES = 4, 8  # P and M
-WIDTH, SAMPLES = 512, 256  # of the model's layers; of a batch
+WIDTH, SAMPLES = 256, 2048  # of the layers; of a batch
 ROUNDS = 25
-TRIES = 15
-COST = 0.01  # seconds of an emulated F, I or W of one stage a rank
+TRIES = 10
+COST = 0.02  # seconds of an emulated F, I or W of one stage a rank
 
 
 def rows() -> Iterator[Row]:

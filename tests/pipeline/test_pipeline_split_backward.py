@@ -64,6 +64,7 @@ def compare(module: nn.Module, *batches: torch.Tensor, tolerance: float = 1e-12,
         }
         later.weight_half()
         assert equal(gradients(halves), gradients(whole), tolerance)
+        assert not any(p.grad.requires_grad for p in halves.parameters() if p.grad is not None)  # nothing else is kept
         later.weight_half()  # there is no more to do
         assert equal(gradients(halves), gradients(whole), tolerance)
     return late
