@@ -1,5 +1,5 @@
 """Adds up over the whole world in the backward pass."""
-# message: rank 2 waits in all_reduce (.*\n)*.*all_ranks.py, line \d+, in backward(.*\n)*Only ranks 1, 2, 4
+# message: rank \d waits in all_reduce (.*\n)*.*all_ranks.py, line \d+, in backward(.*\n)*Only ranks 1, 2, 4
 
 import torch
 import torch.distributed as dist

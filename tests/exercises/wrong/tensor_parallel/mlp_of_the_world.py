@@ -1,5 +1,5 @@
 """Does not hand the group on."""
-# message: rank 1 waits in all_reduce (.*\n)*.*mlp_of_the_world.py, line \d+, in forward(.*\n)*Only ranks 1, 2, 4
+# message: rank \d waits in all_reduce (.*\n)*.*mlp_of_the_world.py, line \d+, in forward(.*\n)*Only ranks 1, 2, 4
 
 import torch
 import torch.distributed as dist
