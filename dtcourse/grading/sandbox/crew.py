@@ -21,6 +21,7 @@ _AT_ONCE = 1 << 18  # bytes
 _STACK = 1 << 16  # bytes
 _NO_GROWING = 0x0002 | 0x0004  # seals: it neither shrinks nor grows
 _ADD_SEALS = 1033
+_MOST_FILES = 1000
 
 
 class JailedRank:
@@ -29,6 +30,7 @@ class JailedRank:
     def __init__(self, rank: int, keeper: Keeper, folder: str) -> None:
         self.rank, self._folder, self._seen = rank, folder, keeper.seen(folder)
         self.course: dict[str, str] = {}
+        self._outside: dict[str, str | None] = {}
         self.files = Files.create()
         self.scribe, self.reader = Scribe(rank, self.files), Reader(self.files)
         self._unpacker, self._outgoing = Unpacker(), bytearray()
@@ -90,6 +92,11 @@ class JailedRank:
 
     def outside(self, file: str) -> str | None:
         """A file of the submission, or of a library, as it is called outside of the jail; None for any other."""
+        if file not in self._outside:
+            self._outside[file] = self._find_outside(file) if len(self._outside) < _MOST_FILES else None
+        return self._outside[file]
+
+    def _find_outside(self, file: str) -> str | None:
         file = os.path.normpath(file)
         if file.startswith(self._seen + os.sep):
             there = os.path.realpath(os.path.join(self._folder, os.path.relpath(file, self._seen)))

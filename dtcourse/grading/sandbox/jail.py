@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
+import shutil
 import signal
 import struct
 import sys
@@ -20,6 +22,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NoReturn
 
 from dtcourse.grading.sandbox import filter
@@ -27,6 +30,7 @@ from dtcourse.grading.sandbox import filter
 SUBMISSION = "/submission"  # where the submission's folder lies in a jail
 MEMORY = 2 << 30  # bytes, besides what Python and torch take
 SCRATCH = 32 << 20  # bytes of files in /tmp
+LARGEST_SUBMISSION = 16 << 20  # bytes of its files
 LARGEST_FILE = 32 << 20
 OPEN_FILES = 128
 PROCESSES = 64  # threads count
@@ -49,11 +53,15 @@ NOT_LINUX = "this is no Linux: a submission sees the file system, other processe
 
 @dataclass
 class Jail:
-    """`submission`: the folder that is seen as SUBMISSION. `point`: an empty folder. `user`: who to be, if root."""
+    """`submission`: the folder that is seen as SUBMISSION. `point`: an empty folder. `user`: who to be, if root.
+
+    `sure`: this machine can confine, as has been seen, and what cannot be confined now does not run at all.
+    """
 
     submission: str
     point: str
     user: int
+    sure: bool = False
     weaknesses: list[str] = field(default_factory=list)
 
     def run(self, keep: list[int], life: Callable[[], None]) -> NoReturn:
@@ -126,6 +134,8 @@ class Jail:
             _enter()
             self._build_root()
         except OSError as problem:
+            if self.sure:
+                raise
             self.weaknesses.append(NO_NAMESPACES.format(problem.strerror))
             return False
         return True
@@ -136,7 +146,7 @@ class Jail:
         _mount("tmpfs", self.point, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=755")
         for path in libraries():
             self._show(path, path)
-        self._show(self.submission, SUBMISSION)
+        self._copy_submission()
         for device in ("null", "zero", "full", "random", "urandom"):
             self._show(f"/dev/{device}", f"/dev/{device}", _NOSUID)
         os.mkdir(f"{self.point}/tmp")
@@ -146,6 +156,23 @@ class Jail:
         _check(_libc.umount2(b".", _DETACH))
         os.chdir("/")
         _mount(None, "/", None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
+
+    def _copy_submission(self) -> None:
+        """Not shown where it lies: who is nobody in the jail may have no right to read it there."""
+        place, left = f"{self.point}{SUBMISSION}", LARGEST_SUBMISSION
+        os.mkdir(place)
+        _mount("tmpfs", place, "tmpfs", _NOSUID | _NODEV, f"size={2 * LARGEST_SUBMISSION},nr_inodes=4096,mode=755")
+        for folder, folders, files in os.walk(self.submission):
+            folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+            there = os.path.normpath(os.path.join(place, os.path.relpath(folder, self.submission)))
+            os.makedirs(there, exist_ok=True)
+            for name in files:
+                if os.path.isfile(file := os.path.join(folder, name)) and not os.path.islink(file):
+                    left -= os.path.getsize(file)
+                    if left < 0:
+                        raise OSError(errno.EFBIG, f"a submission has at most {LARGEST_SUBMISSION >> 20} MB")
+                    shutil.copyfile(file, os.path.join(there, name))
+        _mount(None, place, None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
 
     def _show(self, source: str, path: str, flags: int = _NOSUID | _NODEV) -> None:
         """Let `source` be seen as `path`, read-only; a symbolic link as what it is."""
@@ -188,9 +215,12 @@ class Jail:
         for limit, most in limits.items():
             resource.setrlimit(limit, (most, most))
         if sys.platform == "linux" and (reason := filter.install()):
+            if self.sure:
+                raise OSError(reason)
             self.weaknesses.append(NO_FILTER.format(reason))
 
 
+@cache
 def libraries() -> list[str]:
     """What Python and torch may still load: folders and files, none inside another."""
     course = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

@@ -336,10 +336,13 @@ class Relay(Supervisor):
         self._crew.members[rank].send(pack(words, tensors))
 
     def _disagree(self, first: Posting, second: Posting) -> None:
+        late = second.rank
+        if second.kind == Kind.COLLECTIVE:
+            first, second = second, first  # as the ranks of a check tell it: whoever comes late sees it
         said = f"rank {first.rank} and rank {second.rank} disagree"
         pair = (first.rank, first.number), (second.rank, second.number)
         failure = Failure("RanksDisagree", said, [], said, disagree=pair)
-        self._take_in(self.running[second.rank], Answer(None, failure, pending=1))
+        self._take_in(self.running[late], Answer(None, failure, pending=1))
 
     # -- the rest of what a rank says ----------------------------------------------------------------------------
 
