@@ -84,6 +84,11 @@ class Keeper:
     def weaknesses(self) -> list[str]:
         return self._greeted["weaknesses"]
 
+    @property
+    def users(self) -> range:
+        """The numbers of the users in its jails, if it runs as root."""
+        return _users(self._process.pid)
+
     @cached_property
     def modules(self) -> frozenset[str]:
         """The modules of the course that every rank has."""
@@ -120,6 +125,11 @@ class Keeper:
             self._sock.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=_END_PATIENCE)
+
+
+def _users(keeper: int) -> range:
+    first = _FIRST_USER + keeper * 256
+    return range(first, first + 256)
 
 
 def _send(sock: socket.socket, words: Any, descriptors: list[int] = ()) -> None:  # type: ignore[assignment]
@@ -194,8 +204,7 @@ class _Keeper:
         return pid, [os.pidfd_open(pid)] if hasattr(os, "pidfd_open") else []
 
     def _free_user(self) -> int:
-        first = _FIRST_USER + os.getpid() * 256
-        return next(user for user in range(first, first + 256) if user not in self._jails.values())
+        return next(user for user in _users(os.getpid()) if user not in self._jails.values())
 
     def _end(self, descriptors: list[int], pids: list[int]) -> tuple[dict[int, int], list[int]]:
         ours = [pid for pid in pids if pid in self._jails]

@@ -117,8 +117,9 @@ def _answer(value: Any, watched: list[torch.Tensor]) -> bytes:
     """The frame with what the function returned, and how its arguments stand."""
     tensors: list[torch.Tensor] = []
     try:
-        words = {"do": "return", "value": encode(value, tensors), "arguments": len(watched)}
-        return pack(words, [*tensors, *watched])
+        with torch._C.DisableTorchFunctionSubclass():  # as they are, whatever they say of themselves
+            words = {"do": "return", "value": encode(value, tensors), "arguments": len(watched)}
+            return pack(words, [*tensors, *watched])
     except (NotPlain, RecursionError) as problem:
         raise CannotBeReturned(
             f"the function returned a {type(value).__name__}, which cannot be sent back ({problem}). "

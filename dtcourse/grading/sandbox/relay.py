@@ -118,7 +118,8 @@ class Relay(Supervisor):
             self._give_up(member, "TooMuch", str(problem))
         except (ValueError, TypeError, LookupError, RuntimeError, OverflowError) as problem:
             self.tampered = True
-            self._give_up(member, "Malformed", f"what came from it is not what a rank sends ({problem!r})")
+            said = problem if isinstance(problem, Malformed) else repr(problem)
+            self._give_up(member, "Malformed", f"what came from it is not what a rank sends ({said})")
 
     def _take(self, rank: int, frame: Frame) -> None:
         self._bytes += sum(t.numel() * t.element_size() for t in frame.tensors)
