@@ -21,8 +21,12 @@ from pathlib import Path, PurePosixPath
 MOST_FILES = 50  # taken; a zip may list more, of other kinds
 MOST_ENTRIES = 10_000  # looked at
 LARGEST = 1 << 20  # bytes of one file
+LARGEST_ZIP = 64 << 20  # bytes of an archive: all that it lists is read before anything can be refused
 ALL_TOGETHER = 4 << 20  # bytes
 DEEPEST = 6  # folders
+LONGEST_NAME = 500  # characters that are shown
+MOST_TOLD = 20  # files that were left behind
+NO_FILE = "it is no file of its own but a link or a device"
 IGNORED = {"__MACOSX", "__pycache__", ".git", ".ipynb_checkpoints", ".venv"}
 
 
@@ -62,8 +66,8 @@ class Taken:
 
 def sources(folder: Path) -> list[Source]:
     """The submissions in a folder, by name. Raises ValueError if there are none, or two of one name."""
-    found = [Source(path.name, path) for path in folder.iterdir() if path.is_dir() and not _hidden(path.name)]
-    found += [Source(path.stem, path) for path in folder.iterdir() if path.is_file() and path.suffix == ".zip"]
+    found = [Source(shown(path.name), path) for path in folder.iterdir() if path.is_dir() and not _hidden(path.name)]
+    found += [Source(shown(path.stem), path) for path in folder.iterdir() if path.is_file() and path.suffix == ".zip"]
     found.sort(key=lambda source: source.name)
     for one, next_one in itertools.pairwise(found):
         if one.name == next_one.name:
@@ -81,29 +85,32 @@ def take(source: Source, exercise: str) -> Taken:
     try:
         with _opened(source.path) as entries:
             return _take(entries, f"{exercise}.py")
-    except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as problem:
-        raise Unreadable(f"the submission cannot be read: {problem}") from None
+    except Unreadable:
+        raise
+    except Exception as problem:  # each way to compress has its own errors for an archive that somebody has damaged
+        raise Unreadable(f"the submission cannot be read: {shown(str(problem)) or type(problem).__name__}") from None
 
 
 def _take(entries: Entries, wanted: str) -> Taken:
     paths = list(entries.paths())
     homes = [path.parent for path in paths if path.name == wanted]
     if len(homes) != 1:
-        where = f": {', '.join(str(home / wanted) for home in homes[:5])}" if homes else ""
+        where = f": {', '.join(shown(home / wanted) for home in homes[:5])}" if homes else ""
         raise Unreadable(f"there are {len(homes)} files {wanted}{where}" if homes else f"there is no file {wanted}")
     beside = sorted((p for p in paths if p.parent == homes[0] and p.suffix == ".py"), key=lambda p: p.name != wanted)
     files: dict[str, bytes] = {}
-    left = list(entries.left)
     for path in beside:
         room = min(LARGEST, ALL_TOGETHER - sum(map(len, files.values())))
         if reason := _refused(path.name, wanted, len(files)):
-            left.append(f"{path.name} was left behind: {reason}")
+            entries.leave(path.name, reason)
         elif (content := entries.read(path, room)) is None:
-            left.append(f"{path.name} was left behind: it is larger than the {room:,} bytes that are left for it")
+            entries.leave(path.name, f"it is larger than the {room:,} bytes that are left for it")
         else:
             files[path.name] = content
         if wanted not in files:  # it comes first
-            raise Unreadable(left[-1])
+            raise Unreadable(entries.left[-1])
+    more = len(entries.left) - MOST_TOLD
+    left = entries.left[:MOST_TOLD] + ([f"{more:,} more were left behind"] if more > 0 else [])
     return Taken(dict(sorted(files.items())), left)
 
 
@@ -135,6 +142,9 @@ class Entries:
     def __init__(self) -> None:
         self.left: list[str] = []
 
+    def leave(self, path: str | PurePosixPath, reason: str) -> None:
+        self.left.append(f"{shown(path)} was left behind: {reason}")
+
     def __enter__(self) -> Entries:
         return self
 
@@ -165,7 +175,7 @@ class Folder(Entries):
                 if _hidden(name):
                     continue
                 if not stat.S_ISREG(os.lstat(self.root / place / name).st_mode):
-                    self.left.append(f"{place / name} was left behind: it is no file of its own but a link or a device")
+                    self.leave(place / name, NO_FILE)
                 else:
                     yield place / name
 
@@ -181,6 +191,8 @@ class Zip(Entries):
 
     def __init__(self, file: Path) -> None:
         super().__init__()
+        if (size := file.stat().st_size) > LARGEST_ZIP:
+            raise ValueError(f"it is a zip of {size:,} bytes, and {LARGEST_ZIP:,} are the most")
         self.archive = zipfile.ZipFile(file)
 
     def __exit__(self, *_: object) -> None:
@@ -193,11 +205,11 @@ class Zip(Entries):
         for member in members:
             path = PurePosixPath(member.filename)
             if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
-                self.left.append(f"{member.filename!r} was left behind: it leads out of the archive")
+                self.leave(member.filename, "it leads out of the archive")
             elif member.is_dir() or any(map(_hidden, path.parts)) or len(path.parts) > DEEPEST + 1:
                 continue
             elif (mode := member.external_attr >> 16) and stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-                self.left.append(f"{path} was left behind: it is no file of its own but a link or a device")
+                self.leave(path, NO_FILE)
             else:
                 yield path
 
@@ -217,6 +229,11 @@ def _opened(path: Path) -> Entries:
     if len(inside) == 1 and inside[0].suffix == ".zip" and inside[0].is_file() and not inside[0].is_symlink():
         return Zip(inside[0])
     return Folder(path)
+
+
+def shown(name: str | PurePosixPath) -> str:
+    """A name that can be written anywhere: whoever chose it may have put in what steers a terminal, or is no text."""
+    return "".join(c if c.isprintable() else "?" for c in str(name))[:LONGEST_NAME]
 
 
 def _hidden(name: str) -> bool:

@@ -1,6 +1,7 @@
 """What is taken of a submission, and what is left behind: links, bombs, names that would stand in for others."""
 
 import os
+import random
 import zipfile
 
 import pytest
@@ -192,3 +193,43 @@ def test_sources_by_name(tmp_path):
     zipped(tmp_path / "bert.zip", {})
     with pytest.raises(ValueError, match="two submissions of 'bert'"):
         sources(tmp_path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_zip_is_no_error_of_the_grader(tmp_path, method):
+    with zipfile.ZipFile(tmp_path / "anna.zip", "w", method) as archive:
+        archive.writestr("ring.py", RING * 100)
+    whole, chance = (tmp_path / "anna.zip").read_bytes(), random.Random(method)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(chance.randrange(1, 5)):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        (tmp_path / "anna.zip").write_bytes(damaged)
+        try:
+            take(Source("anna", tmp_path / "anna.zip"), "ring")
+        except Unreadable:
+            refused += 1
+    assert refused > 100
+
+
+def test_a_zip_too_large_to_look_into(tmp_path, monkeypatch):
+    source = zipped(tmp_path / "anna.zip", {"ring.py": RING})
+    monkeypatch.setattr(intake, "LARGEST_ZIP", 50)
+    with pytest.raises(Unreadable, match="it is a zip of .* bytes, and 50 are the most"):
+        take(source, "ring")
+
+
+def test_names_that_are_no_text_can_be_written_down(tmp_path):
+    source = folder(tmp_path / "anna", {"ring.py": RING})
+    for name in (b"\xff\x1b[2J.py", b"two\nlines.py"):
+        os.symlink(b"/nowhere", os.path.join(os.fsencode(source.path), name))
+    assert sorted(text.split(" was")[0] for text in take(source, "ring").left) == ["??[2J.py", "two?lines.py"]
+    os.mkdir(os.path.join(os.fsencode(tmp_path), b"\xff\x1b[2J"))
+    assert [source.name for source in sources(tmp_path)] == ["??[2J", "anna"]
+
+
+def test_of_many_files_that_were_left_behind_a_few_are_named(tmp_path):
+    source = folder(tmp_path / "anna", {"ring.py": RING} | {f"not-{i}.py": b"" for i in range(60)})
+    left = take(source, "ring").left
+    assert len(left) == 21 and left[-1] == "40 more were left behind"
