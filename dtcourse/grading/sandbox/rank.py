@@ -56,6 +56,8 @@ def warm_up() -> None:
 
     And let it look at the processor, which it does where it finds /proc and not in a jail: it would compute otherwise.
     """
+    import torch._dynamo  # the first optimizer of a process loads it, for seconds
+
     torch.set_num_threads(1)
     layer = torch.nn.Linear(2, 2)
     torch.nn.functional.mse_loss(layer(torch.ones(2, 2)), torch.zeros(2, 2)).backward()

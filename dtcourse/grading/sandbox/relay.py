@@ -444,14 +444,17 @@ def _clean(text: Any) -> str:
 
 
 def _unlike(values: list[torch.Tensor], expected: list[torch.Tensor], whole: bool) -> str | None:
-    """What is wrong, if these values do not fit where they are expected."""
+    """What is wrong, if these values do not fit where they are expected. `whole`: many of them into one."""
+    came, room = ([(value.numel(), value.dtype) for value in tensors] for tensors in (values, expected))
     if whole:
-        values = [torch.cat([v.flatten() for v in values])] if values else []
-        expected = [torch.cat([e.flatten() for e in expected])] if expected else []
-    elif expected and len(values) != len(expected):
-        return f"has room for {len(expected)} tensors, and {len(values)} come"
-    for value, place in zip(values, expected, strict=False):
-        if (value.numel(), value.dtype) != (place.numel(), place.dtype):
-            came, room = (f"{t.numel()} elements of {t.dtype}" for t in (value, place))
-            return f"has room for {room}, and {came} come"
+        came, room = _added(came), _added(room)
+    elif room and len(came) != len(room):
+        return f"has room for {len(room)} tensors, and {len(came)} come"
+    for one, place in zip(came, room, strict=False):
+        if one != place:
+            return f"has room for {place[0]} elements of {place[1]}, and {one[0]} elements of {one[1]} come"
     return None
+
+
+def _added(sizes: list[tuple[int, torch.dtype]]) -> list[tuple[int, torch.dtype]]:
+    return [(sum(size for size, _ in sizes), sizes[0][1])] if sizes else []
