@@ -123,7 +123,7 @@ class Recorder(dist.ProcessGroup):
                 f"{op} of a tensor that is not contiguous gives wrong values on gloo: pass tensor.contiguous()"
             )
         if self._strict:
-            strict.check_device(tensors, self._device)
+            strict.check_tensors(tensors, self._device)
         root = opts.rootRank if hasattr(opts, "rootRank") else None
         peer = -1 if root is None else self._member(root, f"calls {op} with the root")
         reduce_op = opts.reduceOp.op.name if hasattr(opts, "reduceOp") else ""

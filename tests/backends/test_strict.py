@@ -47,9 +47,25 @@ def both_receive_first():
         work.wait()
 
 
+def strided():
+    x = torch.zeros(3, 2).T
+    dist.recv(x, 0) if dist.get_rank() else dist.send(x, 1)
+
+
+def strided_sum():
+    dist.all_reduce(torch.zeros(3, 2).T)
+
+
+def channels_last():
+    x = torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    dist.recv(x, 0) if dist.get_rank() else dist.send(x, 1)
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        (strided_sum, "contiguous tensors"),
+        (strided, "contiguous tensors, and this one, of shape \\(2, 3\\) and strides \\(1, 2\\)"),
         (from_any, "cannot receive from any rank"),
         (tagged, "has no tags"),
         (both_send_first, "both ends send first.*batch_isend_irecv"),
@@ -73,8 +89,10 @@ def one_after_the_other():
         dist.recv(x, other)
 
 
-@pytest.mark.parametrize("function", [one_after_the_other, ring_all_reduce, root_all_reduce, dist.all_reduce])
+@pytest.mark.parametrize(
+    "function", [one_after_the_other, channels_last, ring_all_reduce, root_all_reduce, dist.all_reduce]
+)
 def test_not_refused(strict, function):
-    arguments = () if function is one_after_the_other else (torch.ones(5),)
+    arguments = () if function in (one_after_the_other, channels_last) else (torch.ones(5),)
     for _ in range(5):
         strict.run(function, *arguments)
