@@ -9,7 +9,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from dtcourse.grading.batch.grade import STUDENTS, Graded, grade
-from dtcourse.grading.batch.pages import write_class, write_student
+from dtcourse.grading.batch.pages import weaknesses, write_class, write_student
 from dtcourse.grading.batch.tables import write_csv, write_gradescope, write_junit
 
 
@@ -53,8 +53,4 @@ def summary(graded: Graded, out: Path) -> str:
         lines.append(f"changed: {change.submission}, {change.exercise}: {change.before:g}, now {change.after:g} points")
     for name, found in sorted(graded.marks.items()):
         lines += [f"look at: {name}, {marks.exercise}: {marks.problem}" for marks in found if marks.problem]
-    weak = {note for found in graded.marks.values() for marks in found for note in marks.notes if WEAK in note}
-    return "\n".join([*sorted(f"WARNING: {note}" for note in weak), *lines])
-
-
-WEAK = "could not be confined"  # what the sandbox says of a machine that does not grant all it asks for
+    return "\n".join([*(f"WARNING: {weakness}" for weakness in weaknesses(graded.marks)), *lines])

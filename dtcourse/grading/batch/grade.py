@@ -142,9 +142,9 @@ def _one(
             return before, before
         pages = file.with_suffix("")
         shutil.rmtree(pages, ignore_errors=True)
-        problem, ended, notes = workers.grade(exercise, taken, pages, seed_of(digest), tests)
+        problem, ended, weaknesses = workers.grade(exercise, taken, pages, seed_of(digest), tests)
         kept_as = f"again: {digest}" if problem == DIED else digest  # a mistake of ours is no result of theirs
-        marks = Marks(source.name, exercise, kept_as, seed, ended, problem, taken.left + notes)
+        marks = Marks(source.name, exercise, kept_as, seed, ended, problem, taken.left, weaknesses)
     marks.save(file)
     return marks, before
 
@@ -185,7 +185,7 @@ class Workers:
     def grade(
         self, exercise: str, taken: Taken, pages: Path, seed: int, tests: Sequence[suite.Test]
     ) -> tuple[str | None, list[Mark], list[str]]:
-        """What kept the tests from coming to their end, or None; a mark for each test; notes."""
+        """What kept the tests from coming to their end, or None; a mark for each test; how the sandbox was weak."""
         with tempfile.TemporaryDirectory(prefix="dtcourse-grade-") as made:  # of mode 0700
             folder = Path(made) / "submission"  # messages say "submission/ring.py", each time the same
             folder.mkdir()
@@ -195,8 +195,8 @@ class Workers:
             if problem == DIED:  # once may be an accident of the machine's
                 problem, answers = self._ask(order)
         ended = {answer["ended"]["test"]: answer["ended"] for answer in answers if "ended" in answer}
-        notes = next((answer["notes"] for answer in answers if "notes" in answer), [])
-        return problem, [_mark(test, ended.get(test.name)) for test in tests], notes
+        weaknesses = next((answer["weaknesses"] for answer in answers if "weaknesses" in answer), [])
+        return problem, [_mark(test, ended.get(test.name)) for test in tests], weaknesses
 
     def _ask(self, order: dict[str, object]) -> tuple[str | None, list[dict]]:
         worker = self._idle.get() or self._start()

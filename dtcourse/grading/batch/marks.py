@@ -34,9 +34,10 @@ class Mark:
 class Marks:
     """One submission in one exercise.
 
-    digest    of the files, the tests and the seed: the same digest means the same result
-    problem   why there was nothing to test, or why the tests did not come to their end
-    notes     what was left behind of the submission, and how far it was confined
+    digest        of the files, the tests and the seed: the same digest means the same result
+    problem       why there was nothing to test, or why the tests did not come to their end
+    notes         what was left behind of the submission
+    weaknesses    how this machine could not confine it: for the teacher
     """
 
     submission: str
@@ -46,6 +47,7 @@ class Marks:
     tests: list[Mark]
     problem: str | None = None
     notes: list[str] = field(default_factory=list)
+    weaknesses: list[str] = field(default_factory=list)
 
     @property
     def earned(self) -> float:

@@ -74,13 +74,19 @@ def _exercise(marks: Marks, folder: Path) -> Iterator[str]:
 
 def write_class(marks: dict[str, list[Marks]], exercises: Sequence[str], folder: Path, students: str) -> Path:
     """summary.html: which test fails most, with its commonest message; how the points are spread; everybody's marks."""
-    body = [f"<p>{len(marks)} submissions.</p>"]
+    body = [f'<p class="warn"><b>WARNING</b>: {escape(weakness)}</p>' for weakness in weaknesses(marks)]
+    body.append(f"<p>{len(marks)} submissions.</p>")
     for number in range(len(exercises)):
         body += _tests([found[number] for found in marks.values()])
     body += _everybody(marks, exercises, students)
     file = folder / "summary.html"
     file.write_text(PAGE.format(title="The class", body="\n".join(body)), encoding="utf-8")
     return file
+
+
+def weaknesses(marks: dict[str, list[Marks]]) -> list[str]:
+    """How this machine could not confine the submissions, each sentence once."""
+    return sorted({weakness for found in marks.values() for one in found for weakness in one.weaknesses})
 
 
 def _tests(found: Sequence[Marks]) -> Iterator[str]:

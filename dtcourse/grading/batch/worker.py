@@ -74,14 +74,14 @@ def serve(course: Path, order: Order, answers: TextIO) -> None:
         answers.write(json.dumps(answer, allow_nan=False) + "\n")
         answers.flush()
 
-    notes: list[str] = []
-    for ended in grade(course, order, notes):
+    weaknesses: list[str] = []
+    for ended in grade(course, order, weaknesses):
         tell(ended=asdict(ended))
-    tell(done=True, notes=notes)
+    tell(done=True, weaknesses=weaknesses)
 
 
-def grade(course: Path, order: Order, notes: list[str]) -> Iterator[Ended]:
-    """Run every test of the exercise. `notes` gets what a teacher should know about how the submission was confined."""
+def grade(course: Path, order: Order, weaknesses: list[str]) -> Iterator[Ended]:
+    """Run every test of the exercise. `weaknesses` gets what could not be confined, in sentences."""
     file = Path(order.folder) / f"{order.exercise}.py"
     tests = suite.tests_of(course, order.exercise)
     if found := at_a_glance(course, order.exercise, file, tests):
@@ -89,7 +89,7 @@ def grade(course: Path, order: Order, notes: list[str]) -> Iterator[Ended]:
         return
     module = importlib.import_module(f"test_{order.exercise}")
     with SandboxedClusters(seed=order.seed) as clusters:
-        notes += clusters.weaknesses
+        weaknesses += clusters.weaknesses
         submission = Submission(file, clusters, order.seed)
         for test in tests:
             yield run_test(module, test, submission, Path(order.pages))

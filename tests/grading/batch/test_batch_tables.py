@@ -6,6 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from dtcourse.grading.batch.command import summary
+from dtcourse.grading.batch.grade import Graded
 from dtcourse.grading.batch.marks import Marks, mark, none_ran
 from dtcourse.grading.batch.pages import commonest, write_class, write_student
 from dtcourse.grading.batch.tables import write_csv, write_gradescope, write_junit
@@ -101,6 +103,14 @@ def test_the_class_page(tmp_path):
     assert "3 submissions" in text and "ring: 2.67 of 6 points on average" in text
     assert text.index("the &lt;bytes&gt;") < text.index("a surprise") < text.index("the sum")
     assert "2 ×<pre>ring on 2 ranks: no &amp; &lt;b&gt;" in text and 'href="submissions/carl/' in text
+
+
+def test_a_weak_sandbox_is_for_the_teacher_to_see(tmp_path):
+    weak = marks("anna", P, P, P, P, weaknesses=["it sees <all>"])
+    assert "WARNING</b>: it sees &lt;all&gt;" in write_class({"anna": [weak]}, ["ring"], tmp_path, "s").read_text()
+    assert "it sees" not in write_student("anna", [weak], tmp_path).read_text()
+    told = summary(Graded(["ring"], {"anna": [weak], "bert": [weak]}, [], 0), tmp_path)
+    assert told.count("WARNING: it sees <all>\n") == 1
 
 
 def test_the_commonest_message():
