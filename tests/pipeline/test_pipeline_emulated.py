@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from dtcourse.pipeline.emulated import Emulated
+from dtcourse.pipeline.recompute import recomputed
 from dtcourse.pipeline.split_backward import deferrable, input_half
 
 
@@ -35,6 +36,14 @@ def test_in_halves_each_takes_its_time(slept, wants_gradient):
 def test_in_one_it_takes_both(slept):
     Emulated(nn.Linear(3, 3), forward=1, input=2, weight=3)(torch.ones(2, 3)).sum().backward()
     assert slept == [1, 2, 3]
+
+
+def test_recomputed_it_takes_its_forward_again(slept):
+    layer = Emulated(nn.Linear(3, 3), forward=1, input=2, weight=3)
+    y = recomputed(layer, torch.ones(2, 3, requires_grad=True))
+    assert slept == [1]
+    y.sum().backward()
+    assert sorted(slept) == [1, 1, 2, 3]
 
 
 def test_it_really_sleeps():
