@@ -12,6 +12,7 @@ import torch
 
 from dtcourse.grading.corrections import Stale, compensated, difference
 from dtcourse.grading.findings import Finding, explained_by, fail_on, number_of
+from dtcourse.grading.replay import at_once, corrected_by, first, replayed
 from dtcourse.grading.serving import (
     AskCompensate,
     AskCompensateAdaptive,
@@ -101,6 +102,7 @@ def test_bounded_staleness_on_the_server(submission):
         with explained_by(expected, given):
             run = submission.run("may_begin", turns, s, world=1 + workers, around=around, given=given)
         fail_on(run, expected(run), given)
+        fail_on(run, replayed(run, turns, one_hot, at_once, ahead=s), given)
 
 
 @pytest.mark.points(1)
@@ -136,6 +138,7 @@ def test_first_k_on_the_server(submission):
         with explained_by(expected, given):
             run = submission.run("first_k", turns, k, world=1 + workers, around=around, given=given)
         fail_on(run, expected(run), given)
+        fail_on(run, replayed(run, turns, one_hot, first(k)), given)
 
 
 @pytest.mark.points(1)
@@ -171,6 +174,7 @@ def test_compensation_on_the_server(submission):
         given, turns = f"{number_of(workers, 'worker')}, lambda = {lambda_}", shuffled_turns(workers)
         run = submission.run("compensate", turns, lambda_, world=1 + workers, around=around, given=given)
         fail_on(run, compensated(run, corrected(plain(lambda_)), mistakes(plain(lambda_))), given)
+        fail_on(run, replayed(run, turns, towards_its_own, corrected_by(corrected(plain(lambda_)))), given)
 
 
 @pytest.mark.points(3)
@@ -182,6 +186,7 @@ def test_adaptive_compensation_on_the_server(submission):
         turns, world = shuffled_turns(workers), 1 + workers
         run = submission.run("compensate_adaptive", turns, *constants, world=world, around=around, given=given)
         fail_on(run, compensated(run, corrected(adaptive(lambda_)), adaptive_mistakes(lambda_)), given)
+        fail_on(run, replayed(run, turns, towards_its_own, corrected_by(corrected(adaptive(lambda_)))), given)
 
 
 @pytest.mark.points(1)

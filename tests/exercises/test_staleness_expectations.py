@@ -9,8 +9,9 @@ import test_staleness as asked  # what the exercise asks for
 import torch
 
 from dtcourse import Run
-from dtcourse.events import MARK, SEND
+from dtcourse.events import MARK, RECV, SEND
 from dtcourse.grading.corrections import compensated
+from dtcourse.grading.replay import at_once, corrected_by, first, replayed
 from dtcourse.grading.serving import ASKED, AskCompensate, AskFirstK, AskMayBegin
 from dtcourse.grading.submission import Submission
 from dtcourse.grading.updates import first_k_applied, staleness_bounded
@@ -91,6 +92,29 @@ def test_compensation(run):
     pushes = (n for n, e in enumerate(right.events) if e.kind == SEND and e.rank and not e.control)
     pushed_otherwise = (changed(right, n, payload=right.events[n].payload * 2) for n in pushes)
     assert all("; expected " in said for said in first_messages(pushed_otherwise, expected))
+
+
+CORRECTED = asked.corrected(asked.plain(0.3))
+PLAYS = {
+    "may_begin": (AskMayBegin, asked.one_hot, [*asked.bounded_turns(3, 1)], 1, at_once, 1),
+    "first_k": (AskFirstK, asked.one_hot, [*asked.first_k_turns(3, 2)], 2, first(2), None),
+    "compensate": (AskCompensate, asked.towards_its_own, asked.shuffled_turns(3), 0.3, corrected_by(CORRECTED), None),
+}
+
+
+@pytest.mark.parametrize("name", PLAYS)
+def test_a_server_is_replayed_from_its_messages_alone(name, run):
+    ask, gradient, turns, constant, play, ahead = PLAYS[name]
+    right = run(name, ask, gradient, turns, constant)
+    expected = lambda run, turns=turns, ahead=ahead: [*replayed(run, turns, gradient, play, ahead)]  # noqa: E731
+    silent = Run(right.world_size, events=[e for e in right.events if e.kind != MARK])
+    assert expected(right) == expected(silent) == []
+    assert all(expected(other) for other in published_otherwise(right))
+    pushes = [n for n, e in enumerate(right.events) if (e.kind, e.rank, e.control) == (RECV, 0, False)]
+    assert all(expected(changed(right, n, payload=right.events[n].payload + 1e-3)) for n in pushes)
+    assert expected(right, turns=[*turns[:-1]]) and expected(Run(4))
+    if ahead is not None:
+        assert "parameters for step 1 when" in expected(right, ahead=0)[0].message
 
 
 def test_the_examples_of_the_exercise():

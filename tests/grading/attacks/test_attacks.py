@@ -46,6 +46,8 @@ def graded(exercise, file, clusters):
             outcomes[test.name] = None
         except CheckFailed as failure:
             outcomes[test.name] = str(failure)
+        except Exception as problem:  # as pytest tells it: no point either
+            outcomes[test.name] = f"the test itself did not run to its end: {problem!r}"
     return outcomes
 
 
