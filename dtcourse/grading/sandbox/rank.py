@@ -68,8 +68,11 @@ def warm_up() -> None:
 
 
 def _settle(rank: int, output: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # what all ranks have from the keeper has flags that each of them could set and read
     os.dup2(output, 1)
     os.dup2(output, 2)
+    os.close(nothing)
     os.close(output)
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
