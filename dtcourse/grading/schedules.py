@@ -207,9 +207,15 @@ def until_stuck(schedule: Schedule) -> str:
 
 def both(schedule: Schedule, right: Schedule, name: str, rank: int) -> str:
     """The table of the schedule, with a mark under the first action of `rank` that is not right; and the right one."""
-    rows, place = chart(schedule).splitlines(), first_other(schedule, right, rank)
+    rows = pointed(schedule, rank, first_other(schedule, right, rank))
+    table = [YOURS, *rows, name, *chart(right).splitlines()]
+    return "\n".join(f"  {row}" for row in table)
+
+
+def pointed(schedule: Schedule, rank: int, place: int) -> list[str]:
+    """The rows of the table, with a mark under the action of `rank` at this place."""
+    rows = chart(schedule).splitlines()
     width = 1 + max(len(short(action)) for actions in schedule.ranks for action in actions)
     start = len(f"rank {rank}  ") + int(simulate(schedule).ranks[rank][place].start) * width
     rows.insert(rank + 1, " " * start + "^" * len(short(schedule.ranks[rank][place])))
-    table = [YOURS, *rows, name, *chart(right).splitlines()]
-    return "\n".join(f"  {row}" for row in table)
+    return rows

@@ -1,0 +1,52 @@
+"""With torch's operations on lists."""
+
+import torch
+
+
+def versions(stage, stages, microbatch):
+    return max(0, microbatch - (stages - 1 - stage)), microbatch
+
+
+def update(weights, velocity, gradients, lr, g):
+    torch._foreach_mul_(velocity, g)
+    torch._foreach_add_(velocity, gradients, alpha=1 - g)
+    torch._foreach_add_(weights, velocity, alpha=-lr)
+
+
+def compute_on(weights, values, compute):
+    true = [w.clone() for w in weights]
+    for w, value in zip(weights, values, strict=True):
+        w.copy_(value)
+    answer = compute()
+    for w, value in zip(weights, true, strict=True):
+        w.copy_(value)
+    return answer
+
+
+def stashing_forward(microbatch, weights, stash, compute):
+    stash[microbatch] = [w.clone() for w in weights]
+    return compute()
+
+
+def stashing_backward(microbatch, weights, velocity, stash, lr, g, compute):
+    gradients = compute_on(weights, stash.pop(microbatch), compute)
+    update(weights, velocity, gradients, lr, g)
+
+
+def ahead(stage, stages):
+    return stage // 2 + stages - 1 - stage, stage // 2
+
+
+def predict(weights, velocity, lr, updates):
+    return list(torch._foreach_sub(weights, torch._foreach_mul(velocity, updates * lr)))
+
+
+def spectrain_forward(stage, stages, weights, velocity, lr, compute):
+    updates, _ = ahead(stage, stages)
+    return compute_on(weights, predict(weights, velocity, lr, updates), compute)
+
+
+def spectrain_backward(stage, stages, weights, velocity, lr, g, compute):
+    _, updates = ahead(stage, stages)
+    gradients = compute_on(weights, predict(weights, velocity, lr, updates), compute)
+    update(weights, velocity, gradients, lr, g)

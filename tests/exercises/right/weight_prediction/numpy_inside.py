@@ -1,0 +1,59 @@
+"""NumPy does the arithmetic, in the memory of the tensors."""
+
+import math
+
+import torch
+
+
+def versions(stage, stages, microbatch):
+    return max(0, microbatch - (stages - 1 - stage)), microbatch
+
+
+def update(weights, velocity, gradients, lr, g):
+    for w, v, gradient in zip(weights, velocity, gradients, strict=True):
+        w_, v_ = w.numpy(), v.numpy()
+        v_[...] = g * v_ + (1 - g) * gradient.numpy()
+        w_[...] -= lr * v_
+
+
+def compute_on(weights, values, compute):
+    true = [w.clone() for w in weights]
+    for w, value in zip(weights, values, strict=True):
+        w.copy_(value)
+    answer = compute()
+    for w, value in zip(weights, true, strict=True):
+        w.copy_(value)
+    return answer
+
+
+def stashing_forward(microbatch, weights, stash, compute):
+    stash[microbatch] = [w.clone() for w in weights]
+    return compute()
+
+
+def stashing_backward(microbatch, weights, velocity, stash, lr, g, compute):
+    gradients = compute_on(weights, stash.pop(microbatch), compute)
+    update(weights, velocity, gradients, lr, g)
+
+
+def ahead(stage, stages):
+    backward = math.floor(stage / 2)
+    return backward + stages - 1 - stage, backward
+
+
+def predict(weights, velocity, lr, updates):
+    predicted = []
+    for w, v in zip(weights, velocity, strict=True):
+        predicted.append(torch.add(w, v, alpha=-lr * updates))
+    return predicted
+
+
+def spectrain_forward(stage, stages, weights, velocity, lr, compute):
+    updates, _ = ahead(stage, stages)
+    return compute_on(weights, predict(weights, velocity, lr, updates), compute)
+
+
+def spectrain_backward(stage, stages, weights, velocity, lr, g, compute):
+    _, updates = ahead(stage, stages)
+    gradients = compute_on(weights, predict(weights, velocity, lr, updates), compute)
+    update(weights, velocity, gradients, lr, g)

@@ -1,0 +1,62 @@
+"""Puts back whatever happens, in a context manager."""
+
+from contextlib import contextmanager
+
+
+def versions(stage, stages, microbatch):
+    return max(0, microbatch - (stages - 1 - stage)), microbatch
+
+
+def update(weights, velocity, gradients, lr, g):
+    for w, v, gradient in zip(weights, velocity, gradients, strict=True):
+        v.mul_(g).add_((1 - g) * gradient)
+        w -= lr * v
+
+
+@contextmanager
+def borrowed(weights, values):
+    true = [w.detach().clone() for w in weights]
+    try:
+        write(weights, values)
+        yield
+    finally:
+        write(weights, true)
+
+
+def write(weights, values):
+    for w, value in zip(weights, values, strict=True):
+        w[...] = value
+
+
+def compute_on(weights, values, compute):
+    with borrowed(weights, values):
+        return compute()
+
+
+def stashing_forward(microbatch, weights, stash, compute):
+    stash[microbatch] = [w.clone() for w in weights]
+    return compute()
+
+
+def stashing_backward(microbatch, weights, velocity, stash, lr, g, compute):
+    gradients = compute_on(weights, stash.pop(microbatch), compute)
+    update(weights, velocity, gradients, lr, g)
+
+
+def ahead(stage, stages):
+    return stage // 2 + stages - 1 - stage, stage // 2
+
+
+def predict(weights, velocity, lr, updates):
+    return [w - updates * lr * v for w, v in zip(weights, velocity, strict=True)]
+
+
+def spectrain_forward(stage, stages, weights, velocity, lr, compute):
+    updates, _ = ahead(stage, stages)
+    return compute_on(weights, predict(weights, velocity, lr, updates), compute)
+
+
+def spectrain_backward(stage, stages, weights, velocity, lr, g, compute):
+    with borrowed(weights, predict(weights, velocity, lr, ahead(stage, stages)[1])):
+        gradients = compute()
+    update(weights, velocity, gradients, lr, g)
