@@ -157,7 +157,9 @@ class JailedCrew:
 
     def end(self) -> dict[int, int]:
         """End all ranks, with all that they have started; how each ended (a wait status), by rank."""
-        statuses = self._keeper.end([member.pid for member in self._ranks]) if self._ranks else {}
+        statuses: dict[int, int] = {}
+        with contextlib.suppress(EOFError, OSError):  # a keeper that is gone has ended its jails
+            statuses = self._keeper.end([member.pid for member in self._ranks]) if self._ranks else {}
         found = {member.rank: statuses[member.pid] for member in self._ranks if member.pid in statuses}
         for member in self._ranks:
             member.leave()

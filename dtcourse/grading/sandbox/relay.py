@@ -35,7 +35,10 @@ from dtcourse.grading.sandbox.wire import Frame, Malformed, decode, empty, pack
 
 DELAYS = (0.0, 0.0, 0.0, 0.0005, 0.002)  # seconds that something is held back, one of these by chance
 MOST_BYTES = 256 << 20  # that the ranks of a run send
+MOST_UNDER_WAY = 4000  # operations of which the other side is not there
 MOST_PRINTED = 16 << 20  # bytes that the ranks of a run print
+LONGEST_WORDS = 20_000  # characters of what a rank says of its failure
+MOST_FRAMES = 60
 _DEATH = 1.0  # seconds for a process to be gone when its socket is
 
 
@@ -76,7 +79,7 @@ class Relay(Supervisor):
         self._operations: dict[tuple[int, int], Operation] = {}  # by rank, and number as the rank calls it
         self._posted: dict[tuple[int, int], Operation] = {}  # by rank, and row of its tape
         self._later: list[tuple[float, int, Callable[[], None]]] = []
-        self._bytes = self._printed = self._turns = 0
+        self._bytes = self._printed = self._turns = self._under_way = 0
         self.tampered = False  # something came that a rank of ours never sends
 
     # -- hearing ------------------------------------------------------------------------------------------------
@@ -93,7 +96,8 @@ class Relay(Supervisor):
             else:
                 if events & selectors.EVENT_WRITE:
                     member.flush()
-                self._hear(member)
+                if events & selectors.EVENT_READ:
+                    self._hear(member)
             if self._over:
                 return
         while self._later and self._later[0][0] <= now() / 1e9:
@@ -118,11 +122,11 @@ class Relay(Supervisor):
             self._give_up(member, "TooMuch", str(problem))
         except (ValueError, TypeError, LookupError, RuntimeError, OverflowError) as problem:
             self.tampered = True
-            said = problem if isinstance(problem, Malformed) else repr(problem)
+            said = problem if isinstance(problem, ValueError) else repr(problem)
             self._give_up(member, "Malformed", f"what came from it is not what a rank sends ({said})")
 
     def _take(self, rank: int, frame: Frame) -> None:
-        self._bytes += sum(t.numel() * t.element_size() for t in frame.tensors)
+        self._bytes += frame.size
         if self._bytes > MOST_BYTES:
             raise TooMuch(f"the ranks have sent more than {MOST_BYTES >> 20} MB in one run: is there a loop?")
         if rank not in self.running:  # a thread that its function has left behind
@@ -168,6 +172,9 @@ class Relay(Supervisor):
         if type(operation.number) is not int or key in self._operations:
             raise Malformed("two operations of one number")
         self._operations[key] = self._posted[operation.rank, operation.posting.number] = operation
+        self._under_way += 1
+        if self._under_way > MOST_UNDER_WAY:
+            raise TooMuch(f"more than {MOST_UNDER_WAY:,} operations wait for their other side: is there a loop?")
         self._ledger.add(operation.posting)
         if self._ledger.disagreements:
             self._disagree(*self._ledger.disagreements[0])
@@ -263,6 +270,7 @@ class Relay(Supervisor):
         self._groups[number] = Group(number, tuple(ranks))
         operation = Operation(posting, -1 - posting.number, group=self._groups[number], words={"group": number})
         operation.question = words["question"]
+        self._under_way += 1
         self._operations[rank, operation.number] = self._posted[rank, posting.number] = operation
         self._ledger.add(posting)
         if self._ledger.disagreements:
@@ -283,6 +291,7 @@ class Relay(Supervisor):
         if operation.done:
             return
         operation.done = True
+        self._under_way -= 1
         if operation.question is not None:
             self._hand_over(operation)
         elif operation.follows:
@@ -293,12 +302,14 @@ class Relay(Supervisor):
         if operation.question is not None:
             raise Malformed("waited for twice")
         operation.question = frame.words["question"]
-        seconds = frame.words["seconds"]
+        seconds = float(frame.words["seconds"])
+        if not 0 <= seconds < 1e6:
+            raise Malformed("no time to wait")
         operation.wait_from = self._scribe(rank).waits(operation.posting, bool(frame.words["aside"] or seconds))
         if operation.done:
             self._hand_over(operation)
         elif seconds:
-            self._at(float(seconds), lambda: self._run_out(operation, seconds))
+            self._at(seconds, lambda: self._run_out(operation, seconds))
 
     def _poll(self, rank: int, frame: Frame) -> None:
         operation = self._operations[rank, frame.words["operation"]]
@@ -337,13 +348,14 @@ class Relay(Supervisor):
         self._crew.members[rank].send(pack(words, tensors))
 
     def _disagree(self, first: Posting, second: Posting) -> None:
-        late = second.rank
+        late = self.running.get(second.rank) or self.running.get(first.rank)
         if second.kind == Kind.COLLECTIVE:
             first, second = second, first  # as the ranks of a check tell it: whoever comes late sees it
         said = f"rank {first.rank} and rank {second.rank} disagree"
         pair = (first.rank, first.number), (second.rank, second.number)
         failure = Failure("RanksDisagree", said, [], said, disagree=pair)
-        self._take_in(self.running[late], Answer(None, failure, pending=1))
+        if late is not None:  # else both have gone on without it
+            self._take_in(late, Answer(None, failure, pending=1))
 
     # -- the rest of what a rank says ----------------------------------------------------------------------------
 
@@ -368,7 +380,8 @@ class Relay(Supervisor):
 
     def _failure(self, rank: int, frame: Frame) -> None:
         words, member = frame.words, self._crew.members[rank]
-        known = [(member.outside(str(file)), int(line), _clean(name)) for file, line, name in words["frames"]]
+        seen = words["frames"][-MOST_FRAMES:]
+        known = [(member.outside(str(file)), _number(line, 1 << 31), _clean(name)) for file, line, name in seen]
         frames = [frame for frame in known if frame[0]]  # no others are shown
         kind = words["kind"] if re.fullmatch(r"\w{1,100}", words["kind"]) else "Exception"
         failure = Failure(kind, _clean(words["message"]), frames, _clean(words["text"]))
@@ -395,7 +408,7 @@ class Relay(Supervisor):
         match frame.words["line"]:
             case [str(file), int(line), str(function)]:
                 file = self._crew.members[rank].outside(file)
-                return (file, line, _clean(function)[:200]) if file else None
+                return (file, _number(line, 1 << 31), _clean(function)) if file else None
         return None
 
     def _soon(self, do: Callable[[], None]) -> None:
@@ -439,8 +452,8 @@ def _labels(words: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _clean(text: Any) -> str:
-    """Without what could steer a terminal."""
-    return "".join(c for c in str(text) if c in "\n\t" or c.isprintable())
+    """Not too long, and without what could steer a terminal."""
+    return "".join(c for c in str(text)[-LONGEST_WORDS:] if c in "\n\t" or c.isprintable())
 
 
 def _unlike(values: list[torch.Tensor], expected: list[torch.Tensor], whole: bool) -> str | None:

@@ -50,6 +50,7 @@ class Frame:
     words: dict[str, Any]
     tensors: list[torch.Tensor] = field(default_factory=list)
     body: bytes = b""
+    size: int = 0  # bytes, of a frame that came
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------
@@ -89,7 +90,9 @@ class Unpacker:
                 return
             text, content = bytes(self._bytes[_HEAD.size : end - body]), bytes(self._bytes[end - body : end])
             del self._bytes[:end]
-            yield _frame(text, content)
+            frame = _frame(text, content)
+            frame.size = end
+            yield frame
 
 
 def _frame(text: bytes, body: bytes) -> Frame:

@@ -12,6 +12,7 @@ from dtcourse import per_rank, provenance
 from dtcourse.events import COLLECTIVE, MARK, RECV, REGION, RETURN, SEND
 from dtcourse.grading.findings import CheckFailed
 from dtcourse.grading.sandbox.clusters import SandboxedClusters
+from dtcourse.grading.sandbox.keeper import Keeper
 from dtcourse.grading.submission import Clusters, Submission
 
 PROGRAMS = Path(__file__).parents[2] / "backends" / "programs.py"
@@ -128,6 +129,34 @@ def test_groups_regions_marks_and_objects(submit, jailed, plain):
 def test_what_a_rank_was_given_is_known_whatever_it_says(submit):
     run = submit("def f(x):\n    x.resize_(0)\n").run("f", per_rank([provenance(2, r, 3) for r in range(2)]), world=2)
     assert [given[0].tolist() for given in run.given] == [provenance(2, r, 3).tolist() for r in range(2)]
+
+
+DDP = """
+import torch
+from torch import nn
+def f(batch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)).double()
+    parallel, (x, y) = nn.parallel.DistributedDataParallel(model), batch
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5)
+    nn.functional.mse_loss(parallel(x), y).backward()
+    optimizer.step()
+    return [p.detach() for p in model.parameters()]
+"""
+
+
+def test_stock_ddp_and_an_optimizer(submit, jailed, plain):
+    chance = torch.Generator().manual_seed(1)
+    batches = [tuple(torch.randn(4, n, dtype=torch.float64, generator=chance) for n in (8, 2)) for _ in range(2)]
+    ours, theirs = (submit(DDP, clusters).run("f", per_rank(batches), world=2) for clusters in (jailed, plain))
+    assert all(torch.allclose(a, b) for a, b in zip(ours.results[1], theirs.results[0], strict=True))
+    assert {e.op for e in ours.events} >= {"all_reduce"} and all(e.ended for e in ours.events)
+
+
+def test_no_algorithm_of_the_course_is_in_a_jail():
+    rooms = ("collectives", "parameter_server", "data_parallel", "model_parallel", "grading.best_cuts")
+    hidden = tuple(f"dtcourse.{room}" for room in (*rooms, "pipeline.schedules", "pipeline.partition"))
+    assert [module for module in Keeper.shared().modules if module.startswith(hidden)] == []
 
 
 def test_what_nobody_waited_for_never_arrives(submit):
