@@ -1,0 +1,55 @@
+"""Keeps all outputs, with their graph, in a list until the step is over."""
+# message: stage 0 keeps 3 activations in the forward of micro-batch 2; 1F1B keeps min\(P-s, M\) = 2 at most
+
+import torch
+import torch.distributed as dist
+
+
+def shares(sizes):
+    return [size / sum(sizes) for size in sizes]
+
+
+def forward(stage, m, inputs, kept, loss, share):
+    outputs = stage(inputs)
+    if loss is not None:
+        outputs = share * loss(outputs, m)
+    kept[m] = inputs, outputs
+    return outputs.detach()
+
+
+def backward(m, gradient, kept):
+    inputs, outputs = kept.pop(m)
+    outputs.backward(gradient)
+    return inputs.grad
+
+
+def exchange(sent, to, received, source):
+    operations = []
+    if to is not None:
+        operations.append(dist.P2POp(dist.isend, sent.contiguous(), to))
+    if source is not None:
+        operations.append(dist.P2POp(dist.irecv, received, source))
+    for work in dist.batch_isend_irecv(operations) if operations else ():
+        work.wait()
+
+
+def step(stage, actions, inputs, sizes, loss):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    before = rank - 1 if rank > 0 else None
+    after = rank + 1 if rank < world - 1 else None
+    share, kept = shares(sizes), {}
+    made, to = None, None
+    losses = []
+    for kind, m in actions:
+        if kind == "F":
+            x = inputs(m)
+            exchange(made, to, x, before)
+            if before is not None:
+                x.requires_grad_()
+            made, to = forward(stage, m, x, kept, loss, share[m]), after
+            losses.append(kept[m][1])
+        else:
+            gradient = None if after is None else torch.empty_like(kept[m][1])
+            exchange(made, to, gradient, after)
+            made, to = backward(m, gradient, kept), before
+    exchange(made, to, None, None)
