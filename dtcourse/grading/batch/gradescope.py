@@ -24,12 +24,13 @@ cd /autograder/source/course
 """
 
 RUN = """#!/usr/bin/env bash
-# Grades the one submission that is there. If this fails, there are no results, and Gradescope says so.
+# Grades the one submission that is there. If this fails, there are no results, and Gradescope says so. `grade` ends
+# with 1 where something has to be looked at, such as a file that is missing: then the results say what.
 set -euo pipefail
 rm -rf /autograder/handed-in /autograder/graded
 mkdir /autograder/handed-in
 cp -rP /autograder/submission /autograder/handed-in/submission
-/autograder/venv/bin/dtcourse grade /autograder/handed-in --out /autograder/graded EXERCISES
+/autograder/venv/bin/dtcourse grade /autograder/handed-in --out /autograder/graded EXERCISES || [ $? = 1 ]
 cp /autograder/graded/submissions/submission/results.json /autograder/results/results.json
 """
 

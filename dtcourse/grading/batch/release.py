@@ -27,8 +27,8 @@ def release(folder: Path) -> None:
     course = suite.COURSE
     if not (course / "solutions").is_dir():
         raise ValueError(f"{course} has no solutions/ to make the exercises from: is it a student edition itself?")
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty: name a folder that is still to be made")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is there already: name a folder that is still to be made")
     for name in COPIED:
         copy(course / name, folder / name)
     for name in suite.exercises(course):

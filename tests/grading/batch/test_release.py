@@ -121,8 +121,10 @@ def test_edition_checks_itself(edition):
 
 
 def test_edition_is_made_once(edition):
-    with pytest.raises(ValueError, match="is not empty"):
+    with pytest.raises(ValueError, match="is there already"):
         release(edition)
+    with pytest.raises(ValueError, match="is there already"):
+        release(edition / "README.md")
 
 
 def test_edition_makes_no_edition(edition, tmp_path):
@@ -137,7 +139,9 @@ def test_gradescope_zip(tmp_path):
     with zipfile.ZipFile(tmp_path / "ring.zip") as made:
         names = set(made.namelist())
         assert made.getinfo("run_autograder").external_attr >> 16 & 0o111
-        assert re.search(r"dtcourse grade .* --exercise ring\n", made.read("run_autograder").decode())
+        assert re.search(
+            r"dtcourse grade .* --exercise ring \|\| \[ \$\? = 1 \]\n", made.read("run_autograder").decode()
+        )
     assert {"setup.sh", "course/pyproject.toml", "course/tests/exercises/test_ring.py"} <= names
     assert not any("solutions" in name or "__pycache__" in name for name in names)
     with pytest.raises(ValueError, match="there is no exercise"):
