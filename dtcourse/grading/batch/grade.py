@@ -71,6 +71,7 @@ def grade(
 
     Raises ValueError if there is nothing to grade, no such exercise, or `out` lies among the submissions.
     """
+    out = out.resolve()  # the workers have a working folder of their own
     everybody = _everybody(submissions, out)
     exercises = list(exercises) or _found(everybody)
     tests = {name: suite.tests_of(suite.COURSE, name) for name in exercises}
@@ -105,8 +106,10 @@ def marks_file(out: Path, submission: str, exercise: str) -> Path:
 def _everybody(submissions: Path, out: Path) -> list[Source]:
     if not submissions.is_dir():
         raise ValueError(f"there is no folder {submissions}")
-    if submissions.resolve() in (out.resolve(), *out.resolve().parents):
+    if submissions.resolve() in (out, *out.parents):
         raise ValueError(f"{out} lies among the submissions: the results need a folder of their own")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: the results need a folder")
     return sources(submissions)
 
 
@@ -165,6 +168,10 @@ def _digest(exercise: str, taken: Taken, seed: int) -> str:
 # -- the processes -----------------------------------------------------------------------------------------------------
 
 
+class Stopped(Exception):
+    """The batch is being ended."""
+
+
 class Workers:
     """Worker processes, one for each job at most, each kept from one submission to the next."""
 
@@ -194,6 +201,8 @@ class Workers:
             problem, answers = self._ask(order)
             if problem == DIED:  # once may be an accident of the machine's
                 problem, answers = self._ask(order)
+        if self._ended:
+            raise Stopped  # what the tests had come to is no result
         ended = {answer["ended"]["test"]: answer["ended"] for answer in answers if "ended" in answer}
         weaknesses = next((answer["weaknesses"] for answer in answers if "weaknesses" in answer), [])
         return problem, [_mark(test, ended.get(test.name)) for test in tests], weaknesses

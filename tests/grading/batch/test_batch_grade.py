@@ -37,12 +37,13 @@ def earned(graded):
     return {name: found[0].earned for name, found in graded.marks.items()}
 
 
-def test_a_class(tmp_path, capsys):
+def test_a_class(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     stub = ROOT / "exercises" / "ring.py"
     averages = VERSIONS / "wrong" / "ring" / "averages.py"
     solution = ROOT / "solutions" / "ring.py"
-    folder = hand_in(tmp_path / "in", anna=solution, bert=averages, carl=stub, dora=None)
-    out = tmp_path / "out"
+    folder = hand_in(Path("in"), anna=solution, bert=averages, carl=stub, dora=None)
+    out = Path("out")  # as a teacher types it: the workers have another working folder
     assert grade_in_terminal(folder, out, [], jobs=2, seed=0) == 1  # dora has to be looked at
     said = capsys.readouterr().out
     assert "4 submissions, ring" in said and "look at: dora, ring: there is no file ring.py" in said
@@ -92,6 +93,21 @@ def test_a_batch_that_is_killed_goes_on_where_it_was(tmp_path):
     assert (out / "grades.csv").read_bytes() == (whole / "grades.csv").read_bytes()
 
 
+def test_the_stop_key_leaves_no_result_that_is_none(tmp_path):
+    folder = hand_in(tmp_path / "in", anna=f"{SOLUTION}# 1\n", bert=f"{SOLUTION}# 2\n")
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "dtcourse.cli", "grade", str(folder), "--jobs", "2", "--out", str(out)]
+    batch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while len(psutil.Process(batch.pid).children(recursive=True)) < 5:  # two workers, and what they have started
+        assert batch.poll() is None
+        time.sleep(0.05)
+    batch.send_signal(signal.SIGINT)
+    batch.communicate()
+    assert batch.returncode == 130
+    found = [Marks.load(file) for file in (out / "submissions").glob("*/ring.json")]
+    assert all(marks.problem is None and marks.earned == POSSIBLE for marks in found)
+
+
 def test_a_submission_that_takes_too_long_keeps_what_it_has_earned(tmp_path):
     late = SOLUTION.replace(
         "def ring_all_reduce(", "def ring_all_reduce(*_, **__):\n    import time\n    time.sleep(9)\n\n\ndef unused("
@@ -109,9 +125,12 @@ def test_what_cannot_be_graded_is_said_before_anything_starts(tmp_path, capsys):
     assert grade_in_terminal(folder, tmp_path / "out", [], 1, 0) == 2
     assert grade_in_terminal(folder, folder / "out", ["ring"], 1, 0) == 2
     assert grade_in_terminal(folder, tmp_path / "out", ["rings"], 1, 0) == 2
+    (tmp_path / "file").touch()
+    assert grade_in_terminal(folder, tmp_path / "file", ["ring"], 1, 0) == 2
     said = capsys.readouterr().err
     for text in ("there is no folder", "no submission has the file of", "lies among the submissions", "no exercise"):
         assert text in said
+    assert "file is a file" in said
     assert not (tmp_path / "out").exists()
 
 
