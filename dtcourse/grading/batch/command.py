@@ -11,6 +11,7 @@ from tqdm import tqdm
 from dtcourse.grading.batch.grade import STUDENTS, Graded, grade
 from dtcourse.grading.batch.pages import weaknesses, write_class, write_student
 from dtcourse.grading.batch.tables import write_csv, write_gradescope, write_junit
+from dtcourse.grading.findings import number_of
 
 
 def grade_in_terminal(submissions: Path, out: Path, exercises: Sequence[str], jobs: int, seed: int) -> int:
@@ -44,9 +45,8 @@ def write(graded: Graded, out: Path) -> None:
 
 def summary(graded: Graded, out: Path) -> str:
     """What was done, what a regrade has changed, and what a teacher has to look at."""
-    lines = [
-        f"{len(graded.marks)} submissions, {', '.join(graded.exercises)}: {out / 'grades.csv'}, {out / 'summary.html'}"
-    ]
+    graded_what = f"{number_of(len(graded.marks), 'submission')}, {', '.join(graded.exercises)}"
+    lines = [f"{graded_what}: {out / 'grades.csv'}, {out / 'summary.html'}"]
     if graded.kept:
         lines.append(f"{graded.kept} results of an earlier run still hold and were kept.")
     for change in graded.changes:

@@ -13,7 +13,7 @@ import stat
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path, PurePosixPath
@@ -26,6 +26,7 @@ ALL_TOGETHER = 4 << 20  # bytes
 DEEPEST = 6  # folders
 LONGEST_NAME = 500  # characters that are shown
 MOST_TOLD = 20  # files that were left behind
+MOST_LISTED = 5  # files in one message
 NO_FILE = "it is no file of its own but a link or a device"
 IGNORED = {"__MACOSX", "__pycache__", ".git", ".ipynb_checkpoints", ".venv"}
 
@@ -65,15 +66,18 @@ class Taken:
 
 
 def sources(folder: Path) -> list[Source]:
-    """The submissions in a folder, by name. Raises ValueError if there are none, or two of one name."""
-    found = [Source(shown(path.name), path) for path in folder.iterdir() if path.is_dir() and not _hidden(path.name)]
-    found += [Source(shown(path.stem), path) for path in folder.iterdir() if path.is_file() and path.suffix == ".zip"]
+    """The submissions in a folder, by name. Raises ValueError if there are none, or two of one name.
+
+    Whatever else lies there is one, too, which cannot be read: somebody may have handed it in.
+    """
+    paths = [path for path in folder.iterdir() if not _hidden(path.name)]
+    if not any(path.is_dir() or _is_zip(path) for path in paths):
+        raise ValueError(f"{folder} has no submissions: a folder or a zip for each is expected in it")
+    found = [Source(shown(path.stem if _is_zip(path) else path.name), path) for path in paths]
     found.sort(key=lambda source: source.name)
     for one, next_one in itertools.pairwise(found):
         if one.name == next_one.name:
-            raise ValueError(f"{folder} has two submissions of {one.name!r}: a folder and a zip")
-    if not found:
-        raise ValueError(f"{folder} has no submissions: a folder or a zip for each is expected in it")
+            raise ValueError(f"{folder} has two submissions of {one.name!r}: {one.path.name} and {next_one.path.name}")
     return found
 
 
@@ -94,9 +98,11 @@ def take(source: Source, exercise: str) -> Taken:
 def _take(entries: Entries, wanted: str) -> Taken:
     paths = list(entries.paths())
     homes = [path.parent for path in paths if path.name == wanted]
-    if len(homes) != 1:
-        where = f": {', '.join(shown(home / wanted) for home in homes[:5])}" if homes else ""
-        raise Unreadable(f"there are {len(homes)} files {wanted}{where}" if homes else f"there is no file {wanted}")
+    if not homes:
+        there = [f"there is no file {wanted}", f"there is {_listed(paths) or 'nothing'}"]
+        raise Unreadable("; ".join(there + entries.left[:MOST_LISTED]))
+    if len(homes) > 1:
+        raise Unreadable(f"there are {len(homes)} files {wanted}: {_listed([home / wanted for home in homes])}")
     beside = sorted((p for p in paths if p.parent == homes[0] and p.suffix == ".py"), key=lambda p: p.name != wanted)
     files: dict[str, bytes] = {}
     for path in beside:
@@ -112,6 +118,13 @@ def _take(entries: Entries, wanted: str) -> Taken:
     more = len(entries.left) - MOST_TOLD
     left = entries.left[:MOST_TOLD] + ([f"{more:,} more were left behind"] if more > 0 else [])
     return Taken(dict(sorted(files.items())), left)
+
+
+def _listed(paths: Sequence[PurePosixPath]) -> str:
+    """A few of these files, those of Python first."""
+    first = sorted(paths, key=lambda path: path.suffix != ".py")[:MOST_LISTED]
+    more = len(paths) - len(first)
+    return ", ".join(map(shown, first)) + (f" and {more:,} more" if more else "")
 
 
 def _refused(name: str, wanted: str, taken: int) -> str | None:
@@ -223,10 +236,12 @@ def _opened(path: Path) -> Entries:
     """A folder that holds one zip and nothing else, as some platforms hand it out, is that zip."""
     if path.is_symlink():
         raise ValueError("it is a link")
-    if path.is_file():
+    if _is_zip(path):
         return Zip(path)
+    if not path.is_dir():
+        raise ValueError("it is neither a folder nor a zip")
     inside = [one for one in path.iterdir() if not _hidden(one.name)]
-    if len(inside) == 1 and inside[0].suffix == ".zip" and inside[0].is_file() and not inside[0].is_symlink():
+    if len(inside) == 1 and _is_zip(inside[0]) and not inside[0].is_symlink():
         return Zip(inside[0])
     return Folder(path)
 
@@ -234,6 +249,10 @@ def _opened(path: Path) -> Entries:
 def shown(name: str | PurePosixPath) -> str:
     """A name that can be written anywhere: whoever chose it may have put in what steers a terminal, or is no text."""
     return "".join(c if c.isprintable() else "?" for c in str(name))[:LONGEST_NAME]
+
+
+def _is_zip(path: Path) -> bool:
+    return path.suffix.lower() == ".zip" and path.is_file()
 
 
 def _hidden(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from urllib.parse import quote
 
 from dtcourse.grading.batch.marks import Marks
 from dtcourse.grading.batch.tables import told
+from dtcourse.grading.findings import number_of
 from dtcourse.grading.outcome import Outcome
 
 PAGE = """<!doctype html>
@@ -58,8 +60,11 @@ def _exercise(marks: Marks, folder: Path) -> Iterator[str]:
         if text:
             yield f'<p class="warn">{escape(text)}</p>'
     yield "<table>"
+    before = ""
     for one in marks.tests:
-        message = "" if one.outcome is Outcome.PASSED else f"<pre>{escape(told(one))}</pre>"
+        text = "" if one.outcome is Outcome.PASSED else told(one)
+        message = f"<pre>{'as above' if text == before else escape(text)}</pre>" if text else ""
+        before = before if one.hidden else text
         yield (
             f"<tr><td>{SIGNS[one.outcome]}</td><td>{escape(one.title)}{message}</td>"
             f'<td class="number">{one.earned:g} of {one.points:g}</td></tr>'
@@ -73,9 +78,9 @@ def _exercise(marks: Marks, folder: Path) -> Iterator[str]:
 
 
 def write_class(marks: dict[str, list[Marks]], exercises: Sequence[str], folder: Path, students: str) -> Path:
-    """summary.html: which test fails most, with its commonest message; how the points are spread; everybody's marks."""
+    """summary.html: which test fails most, with its commonest message; everybody's marks."""
     body = [f'<p class="warn"><b>WARNING</b>: {escape(weakness)}</p>' for weakness in weaknesses(marks)]
-    body.append(f"<p>{len(marks)} submissions.</p>")
+    body.append(f"<p>{number_of(len(marks), 'submission')}.</p>")
     for number in range(len(exercises)):
         body += _tests([found[number] for found in marks.values()])
     body += _everybody(marks, exercises, students)
@@ -92,14 +97,17 @@ def weaknesses(marks: dict[str, list[Marks]]) -> list[str]:
 def _tests(found: Sequence[Marks]) -> Iterator[str]:
     average = sum(marks.earned for marks in found) / len(found)
     yield f"<h2>{escape(found[0].exercise)}: {average:.3g} of {found[0].possible:g} points on average</h2>"
+    tested = [marks for marks in found if any(one.outcome is not Outcome.MISSING for one in marks.tests)]
+    if untested := len(found) - len(tested):
+        yield f"<p>{untested} of {len(found)} could not be tested, and count in the average only.</p>"
     yield '<table><tr><th>test</th><th class="number">not passed</th><th>the commonest message</th></tr>'
     missed = defaultdict(list)
-    for marks in found:
+    for marks in tested:
         for one in marks.tests:
-            missed[one.test] += [told(one)] if one.outcome is not Outcome.PASSED else []
+            missed[one.test] += [one.message or one.outcome.value] if one.outcome is not Outcome.PASSED else []
     for one in sorted(found[0].tests, key=lambda test: -len(missed[test.test])):
         messages = missed[one.test]
-        share = len(messages) / len(found)
+        share = len(messages) / max(1, len(tested))
         text, times = commonest(messages)
         said = f"{times} ×<pre>{escape(text)}</pre>" if times else ""
         bar = f'<div class="bar" style="width: {share:.0%}"></div>' if messages else ""
@@ -121,10 +129,11 @@ def commonest(messages: Sequence[str]) -> tuple[str, int]:
 
 def _everybody(marks: dict[str, list[Marks]], exercises: Sequence[str], students: str) -> Iterator[str]:
     yield "<h2>Everybody</h2><table><tr><th>submission</th>"
-    yield "".join(f'<th class="number">{escape(name)}</th>' for name in exercises) + "<th></th></tr>"
+    yield "".join(f'<th class="number">{escape(name)}</th>' for name in [*exercises, "points"]) + "<th></th></tr>"
     for name, found in sorted(marks.items()):
         link = f"{students}/{quote(name)}/index.html"
-        points = "".join(f'<td class="number">{one.earned:g}</td>' for one in found)
+        earned = [one.earned for one in found]
+        points = "".join(f'<td class="number">{value:g}</td>' for value in [*earned, math.fsum(earned)])
         problems = "; ".join(one.problem for one in found if one.problem)
         yield f'<tr><td><a href="{link}">{escape(name)}</a></td>{points}<td>{escape(problems)}</td></tr>'
     yield "</table>"

@@ -18,7 +18,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def write_csv(marks: dict[str, list[Marks]], exercises: Sequence[str], file: Path) -> None:
     """A line for each submission, by name: the points of each exercise, their sum, what there is, what went wrong."""
-    with open(file, "w", newline="", encoding="utf-8") as table:
+    with open(file, "w", newline="", encoding="utf-8-sig") as table:  # by the signature Excel knows that it is UTF-8
         rows = csv.writer(table)
         rows.writerow(["submission", *exercises, "points", "of", "problems"])
         for name, found in sorted(marks.items()):

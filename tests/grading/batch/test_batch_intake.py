@@ -188,11 +188,30 @@ def test_sources_by_name(tmp_path):
     for name in ("bert", "Anna", ".git"):
         (tmp_path / name).mkdir()
     zipped(tmp_path / "carl.zip", {})
-    (tmp_path / "list.txt").touch()
-    assert [source.name for source in sources(tmp_path)] == ["Anna", "bert", "carl"]
+    zipped(tmp_path / "dora.ZIP", {"ring.py": RING})
+    (tmp_path / "emil.7z").touch()
+    found = {source.name: source for source in sources(tmp_path)}
+    assert list(found) == ["Anna", "bert", "carl", "dora", "emil.7z"]
+    assert take(found["dora"], "ring").files
+    with pytest.raises(Unreadable, match="it is neither a folder nor a zip"):  # and is not lost without a word
+        take(found["emil.7z"], "ring")
     zipped(tmp_path / "bert.zip", {})
-    with pytest.raises(ValueError, match="two submissions of 'bert'"):
+    with pytest.raises(ValueError, match=r"two submissions of 'bert': bert(\.zip)? and bert"):
         sources(tmp_path)
+
+
+def test_files_alone_are_no_class(tmp_path):
+    (tmp_path / "ring.py").touch()
+    with pytest.raises(ValueError, match="has no submissions"):
+        sources(tmp_path)
+
+
+def test_where_the_file_is_missing_it_is_said_what_there_is(tmp_path):
+    source = folder(tmp_path / "anna", {"a.ipynb": b"", "Ring.py": RING} | {f"{i}.txt": b"" for i in range(5)})
+    with pytest.raises(Unreadable, match=r"there is no file ring\.py; there is Ring\.py, 0\.txt, .* and 2 more$"):
+        take(source, "ring")
+    with pytest.raises(Unreadable, match=r"there is no file ring\.py; there is nothing$"):
+        take(zipped(tmp_path / "bert.zip", {}), "ring")
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])

@@ -51,10 +51,11 @@ def test_marks_are_kept(tmp_path):
 def test_csv_is_safe_against_formulas_and_commas(tmp_path, name):
     found = {name: [marks(name, P, F, M, P, problem="=late, and\nlong")]}
     write_csv(found, ["ring"], tmp_path / "grades.csv")
-    with open(tmp_path / "grades.csv", newline="", encoding="utf-8") as file:
+    with open(tmp_path / "grades.csv", newline="", encoding="utf-8-sig") as file:
         head, row = csv.reader(file)
     assert head == ["submission", "ring", "points", "of", "problems"]
     assert row[1:] == ["2", "2", "6", "ring: =late, and long"]
+    assert (tmp_path / "grades.csv").read_bytes().startswith(b"\xef\xbb\xbf")  # or Excel shows "tÃ¤glich"
     assert row[0][0] not in "=+-@\t\r" and row[0].lstrip("'") == name.replace("\n", " ")
 
 
@@ -103,6 +104,19 @@ def test_the_class_page(tmp_path):
     assert "3 submissions" in text and "ring: 2.67 of 6 points on average" in text
     assert text.index("the &lt;bytes&gt;") < text.index("a surprise") < text.index("the sum")
     assert "2 ×<pre>ring on 2 ranks: no &amp; &lt;b&gt;" in text and 'href="submissions/carl/' in text
+
+
+def test_the_class_page_tells_of_those_who_could_be_tested(tmp_path):
+    found = {"anna": [ANNA]} | {name: [Marks(name, "ring", "", 0, none_ran(TESTS), "no file")] for name in "bcd"}
+    text = write_class(found, ["ring"], tmp_path, "submissions").read_text()
+    assert "0.5 of 6 points on average" in text and "3 of 4 could not be tested" in text
+    assert "did not run" not in text and "a hidden test" not in text  # the teacher is told what it said
+    assert text.count("1 ×<pre>ring on 2 ranks") == 2
+
+
+def test_a_students_page_says_a_message_once(tmp_path):
+    text = write_student("anna", [marks("anna", F, F, F, F)], tmp_path).read_text()
+    assert text.count("ring on 2 ranks") == 1 and text.count("as above") == 2 and text.count("a hidden test") == 1
 
 
 def test_a_weak_sandbox_is_for_the_teacher_to_see(tmp_path):
