@@ -130,7 +130,7 @@ class Submission:
         try:
             return Contents(*self._clusters.of(1).run(examine, str(self.file)).results[0])
         except RunTimeout as error:
-            line = str(error).splitlines()[1].strip().removeprefix("rank 0 ")
+            line = str(error).splitlines()[-2].strip().removeprefix("rank 0 ")
             return Contents(problem=f"it does not come to an end; after {self._clusters.timeout:g} s it {line}")
         except RunError as error:
             return Contents(problem=str(error).splitlines()[0])

@@ -14,7 +14,7 @@ from typing import Any
 from dtcourse.cluster import record, verdict
 from dtcourse.cluster.shipping import Shipper, per_rank
 from dtcourse.cluster.supervise import Ending, Outcome
-from dtcourse.errors import RunError
+from dtcourse.errors import RunError, RunTimeout
 from dtcourse.grading.sandbox import harness
 from dtcourse.grading.sandbox.crew import JailedCrew
 from dtcourse.grading.sandbox.keeper import Keeper
@@ -81,6 +81,8 @@ class SandboxedClusters:
     def _settle(self, crew: JailedCrew, relay: Relay, outcome: Outcome) -> Run:
         """The run; or its error, with the run."""
         error = verdict.error(crew, relay, outcome, closed=False)  # type: ignore[arg-type]
+        if relay.flood:
+            error = RunTimeout(relay.flood)
         events, texts = record.read(crew.readers)
         run = Run(
             crew.world_size,

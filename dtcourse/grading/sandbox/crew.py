@@ -73,6 +73,11 @@ class JailedRank:
             raise EOFError
         yield from self._unpacker.feed(received)
 
+    @property
+    def untaken(self) -> int:
+        """Bytes that it has been sent and does not take."""
+        return len(self._outgoing)
+
     def send(self, frame: bytes) -> None:
         """Never blocks: what it does not take now waits here."""
         self._outgoing += frame

@@ -63,6 +63,7 @@ class Keeper:
         environment = {
             "PATH": os.defpath, "HOME": "/tmp", "USER": "rank", "LANG": "C.UTF-8", "PYTHONPATH": str(_ROOM),
             "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+            "MALLOC_ARENA_MAX": "2",  # each thread's own would take much of the memory that a jail may map
         }  # fmt: skip
         command = [sys.executable, "-P", "-c", "from dtcourse.grading.sandbox.keeper import main; main()"]
         with theirs:

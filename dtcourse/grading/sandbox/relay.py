@@ -34,7 +34,7 @@ from dtcourse.grading.sandbox.scribe import Claims, TooMuch
 from dtcourse.grading.sandbox.wire import Frame, Malformed, decode, empty, pack
 
 DELAYS = (0.0, 0.0, 0.0, 0.0005, 0.002)  # seconds that something is held back, one of these by chance
-MOST_BYTES = 256 << 20  # that the ranks of a run send
+MOST_BYTES = 128 << 20  # that the ranks of a run send
 MOST_UNDER_WAY = 4000  # operations of which the other side is not there
 MOST_PRINTED = 16 << 20  # bytes that the ranks of a run print
 LONGEST_WORDS = 20_000  # characters of what a rank says of its failure
@@ -80,6 +80,7 @@ class Relay(Supervisor):
         self._posted: dict[tuple[int, int], Operation] = {}  # by rank, and row of its tape
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._bytes = self._printed = self._turns = self._under_way = 0
+        self.flood: str | None = None  # why the run was ended before its time
         self.tampered = False  # something came that a rank of ours never sends
 
     # -- hearing ------------------------------------------------------------------------------------------------
@@ -100,8 +101,11 @@ class Relay(Supervisor):
                     self._hear(member)
             if self._over:
                 return
-        while self._later and self._later[0][0] <= now() / 1e9:
-            heapq.heappop(self._later)[2]()
+        while self._later and self._later[0][0] <= now() / 1e9 and not self._over:
+            try:
+                heapq.heappop(self._later)[2]()
+            except TooMuch as problem:
+                self._stop_flood(self._crew.members[0], str(problem))
 
     def _hear_output(self, member: JailedRank) -> None:
         before = self._output.taken
@@ -109,7 +113,7 @@ class Relay(Supervisor):
             self._crew.selector.unregister(member.output)
         self._printed += self._output.taken - before
         if self._printed > MOST_PRINTED:
-            self._give_up(member, "TooMuch", f"it printed more than {MOST_PRINTED >> 20} MB: is there an endless loop?")
+            self._stop_flood(member, f"printed more than {MOST_PRINTED >> 20} MB")
 
     def _hear(self, member: JailedRank) -> None:
         try:
@@ -119,16 +123,14 @@ class Relay(Supervisor):
         except EOFError:
             self._dies(member)
         except TooMuch as problem:
-            self._give_up(member, "TooMuch", str(problem))
+            self._stop_flood(member, str(problem))
         except (ValueError, TypeError, LookupError, RuntimeError, OverflowError) as problem:
-            self.tampered = True
-            said = problem if isinstance(problem, ValueError) else repr(problem)
-            self._give_up(member, "Malformed", f"what came from it is not what a rank sends ({said})")
+            self._give_up(member, str(problem) if isinstance(problem, ValueError) else repr(problem))
 
     def _take(self, rank: int, frame: Frame) -> None:
         self._bytes += frame.size
         if self._bytes > MOST_BYTES:
-            raise TooMuch(f"the ranks have sent more than {MOST_BYTES >> 20} MB in one run: is there a loop?")
+            raise TooMuch(f"and the others have sent more than {MOST_BYTES >> 20} MB in one run")
         if rank not in self.running:  # a thread that its function has left behind
             self.tampered = True
         elif not self._over:
@@ -140,13 +142,20 @@ class Relay(Supervisor):
         self.outcome.dead.append(member.rank)
         self._end(Ending.DIED)
 
-    def _give_up(self, member: JailedRank, kind: str, said: str) -> None:
-        """The run is over because of what this rank does."""
+    def _give_up(self, member: JailedRank, said: str) -> None:
+        """The run is over: what came from this rank is nothing that a rank sends."""
+        self.tampered = True
         if member.rank in self.running:
-            self._take_in(member, Answer(None, Failure(kind, said, [], f"{kind}: {said}"), pending=1))  # type: ignore[arg-type]
+            failure = Failure("Malformed", f"what came from it is not what a rank sends ({said})", [], said)
+            self._take_in(member, Answer(None, failure, pending=1))  # type: ignore[arg-type]
         else:  # it had returned
             self._end(Ending.TIMEOUT)
         self._over = True
+
+    def _stop_flood(self, member: JailedRank, what: str) -> None:
+        """The run is over: this rank does more of something than anybody needs, and would go on until time is up."""
+        self.flood = f"rank {member.rank} {what}: is there an endless loop?\nLet it do less."
+        self._end(Ending.TIMEOUT)
 
     # -- messages -----------------------------------------------------------------------------------------------
 
@@ -174,7 +183,7 @@ class Relay(Supervisor):
         self._operations[key] = self._posted[operation.rank, operation.posting.number] = operation
         self._under_way += 1
         if self._under_way > MOST_UNDER_WAY:
-            raise TooMuch(f"more than {MOST_UNDER_WAY:,} operations wait for their other side: is there a loop?")
+            raise TooMuch(f"and the others have begun {MOST_UNDER_WAY:,} operations that wait for their other side")
         self._ledger.add(operation.posting)
         if self._ledger.disagreements:
             self._disagree(*self._ledger.disagreements[0])
@@ -345,7 +354,10 @@ class Relay(Supervisor):
             operation.question = None
 
     def _answer(self, rank: int, words: dict[str, Any], tensors: list[torch.Tensor] = ()) -> None:  # type: ignore[assignment]
-        self._crew.members[rank].send(pack(words, tensors))
+        member = self._crew.members[rank]
+        if member.untaken > MOST_BYTES:
+            raise TooMuch("does not take what it is sent")
+        member.send(pack(words, tensors))
 
     def _disagree(self, first: Posting, second: Posting) -> None:
         late = self.running.get(second.rank) or self.running.get(first.rank)

@@ -30,7 +30,7 @@ class Claims(NamedTuple):
 
 
 class TooMuch(ValueError):
-    """A rank does more than is written down."""
+    """A rank does more than is taken of it; says what it does."""
 
 
 class Scribe:
@@ -106,7 +106,7 @@ class Scribe:
 
     def _append(self, row: list[int]) -> int:
         if self.tape.rows >= MOST_EVENTS:
-            raise TooMuch(f"rank {self._rank} has done more than {MOST_EVENTS:,} things in one run: is there a loop?")
+            raise TooMuch(f"has done more than {MOST_EVENTS:,} things in one run")
         row[Column.POSTED] = now()
         return self.tape.append(row)
 
