@@ -17,7 +17,13 @@ from .versions import weight_versions
 
 
 def check(schedule: Schedule) -> None:
-    """Raise `ScheduleError` unless the schedule computes every gradient of every micro-batch, and ends."""
+    """Raise `ScheduleError` unless the schedule computes every gradient of every micro-batch, and ends.
+
+    Raises TypeError for what is no `Schedule`.
+    """
+    if not isinstance(schedule, Schedule):
+        how = "Schedule(ranks, stages=..., microbatches=...) makes one of the lists of all ranks"
+        raise TypeError(f"a {type(schedule).__name__} is no schedule: {how}")
     check_places(schedule)
     check_each_once(schedule)
     for _ in in_order(schedule):
@@ -31,6 +37,9 @@ def check_places(schedule: Schedule) -> None:
     """Every action is of a kind, a micro-batch and a stage that exist, on the rank of that stage."""
     for rank, actions in enumerate(schedule.ranks):
         for index, action in enumerate(actions):
+            if not isinstance(action, Action):
+                how = "forward(microbatch, stage) makes one, and so on (dtcourse.pipeline.actions)"
+                raise ScheduleError(f"rank {rank}, action {index}: {action!r} is no Action: {how}", rank)
             where = f"rank {rank}, action {index} ({action}): "
             if action.kind not in set(Kind):
                 raise ScheduleError(f"{where}no kind {action.kind!r}; there are F, B, I and W", rank, action)

@@ -67,9 +67,10 @@ class Pipeline:
     ) -> None:
         self._group = group or dist.group.WORLD
         rank, world = dist.get_rank(self._group), dist.get_world_size(self._group)
-        check_places(schedule, modules, rank, world)
-        check_options(schedule, reduction, recompute, weights, tied, rank, world)
         check(schedule)
+        check_places(schedule, modules, rank, world)
+        check_options(schedule, reduction, recompute, weights, rank, world)
+        check_tied(schedule, modules, tied, rank, world)
         self.schedule, self._program = schedule, lower(schedule)[rank]
         self._means = reduction == "mean" and not schedule.asynchronous
         self._last = schedule.stages - 1
@@ -197,7 +198,6 @@ def check_options(
     reduction: str,
     recompute: bool,
     weights: Mapping[int, Weights] | None,
-    tied: nn.Parameter | None,
     rank: int,
     world: int,
 ) -> None:
@@ -214,6 +214,16 @@ def check_options(
         raise ValueError("weights= are for asynchronous schedules; in this one, all of a batch meets the same weights")
     if weights and recompute:
         raise ValueError("recompute= would find other weights in the backward: not together with weights=")
-    if tied is not None and (schedule.asynchronous or rank not in (0, world - 1)):
+
+
+def check_tied(
+    schedule: Schedule, modules: Mapping[int, nn.Module], tied: nn.Parameter | None, rank: int, world: int
+) -> None:
+    """A tied parameter is one of this rank's modules, and the rank has the first stage or the last."""
+    if tied is None:
+        return
+    if schedule.asynchronous or rank not in (0, world - 1):
         why = "its schedule is asynchronous" if schedule.asynchronous else f"rank {rank} has neither"
         raise ValueError(f"tied= is for the ranks of the first and the last stage of a synchronous schedule; {why}")
+    if not any(one is tied for module in modules.values() for one in module.parameters()):
+        raise ValueError(f"tied= is no parameter of the modules of rank {rank}: no gradient would ever reach it")

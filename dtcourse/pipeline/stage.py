@@ -186,5 +186,7 @@ def as_tensors(outputs: Any) -> Tensors:
     tensors = tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
     if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         seen = type(outputs).__name__
+        if isinstance(outputs, (tuple, list)):
+            seen += f" of ({', '.join(type(one).__name__ for one in outputs)})"
         raise TypeError(f"a stage hands on a tensor or a tuple of tensors; its module returned {seen}")
     return tensors

@@ -80,6 +80,11 @@ def test_a_wrong_schedule_is_named(name):
     assert caught.value.action is not None
 
 
+def test_what_is_no_action_is_named():
+    with pytest.raises(ScheduleError, match=r"rank 1, action 0: \('F', 0\) is no Action: forward\(microbatch, stage\)"):
+        check(Schedule(((forward(0, 0), backward(0, 0)), (("F", 0),)), 2, 1))
+
+
 def test_the_error_travels_between_processes():
     error = ScheduleError("what is missing", 3, forward(1, 3))
     again = pickle.loads(pickle.dumps(error))

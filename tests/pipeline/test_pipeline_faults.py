@@ -154,6 +154,7 @@ EVERYWHERE = {  # every rank refuses by itself
     r"rank \d of 3 has the stages \[\d\].* got stages \[0, 1, 2\]": lambda: door(modules=dict(enumerate(layers(3)))),
     r"rank \d of 3 .* as \{\d: \.\.\.\}; got Sequential": lambda: door(modules=layers(3)[0]),
     r"rank 1, action 0 .B0 of stage 1.: needs": lambda: door(LATE),
+    r"a list is no schedule: Schedule\(ranks": lambda: door([[("F", 0), ("B", 0)]] * 3),
     r"reduction='average'": lambda: door(reduction="average"),
     r"give weights=\{stage: policy\} for the stages \[\d\], not \[\]": lambda: door(pipedream(3, 4)),
     r"weights= are for asynchronous": lambda: door(weights={dist.get_rank(): policy()}),
@@ -161,7 +162,8 @@ EVERYWHERE = {  # every rank refuses by itself
     r"outside of torch.no_grad": lambda: torch.no_grad()(door)(),
 }
 SOMEWHERE = {  # the rank that can see it
-    r"tied= is for .* rank 1 has neither": lambda: door(tied=nn.Parameter(torch.ones(2))),
+    r"tied= is for .* rank 1 has neither": lambda: door(tied=nn.Parameter(torch.ones(2)) if at(1) else None),
+    r"tied= is no parameter of .* rank 2": lambda: door(tied=nn.Parameter(torch.ones(2)) if at(2) else None),
     r"inputs of stage 0: 3 samples for 4 micro-batches": lambda: door(x=torch.ones(3, WIDTH)),
     r"inputs of stage 0: a list of 2, and the schedule has 4": lambda: door(x=[torch.ones(1, WIDTH)] * 2),
     r"inputs of stage 0\[1\] is empty": lambda: door(x=[torch.ones(n, WIDTH) for n in (1, 0, 1, 1)]),
@@ -173,8 +175,13 @@ SOMEWHERE = {  # the rank that can see it
     r"the loss has to be a tensor of no dimension.* got shape \(2, 4\)": lambda: door(loss=lambda a, b: a - b),
     r"the loss has to be .* got float": lambda: door(loss=lambda a, b: 1.0),
     r"a stage hands on a tensor .* returned dict": lambda: door(modules=mine([Returns({}), *layers(2)])),
+    r"returned tuple of \(Tensor, tuple\)": lambda: door(modules=mine([Returns((torch.ones(2), ())), *layers(2)])),
     r"at most 8 dimensions": lambda: door(modules=mine([Returns(torch.ones([1] * 9)), *layers(2)])),
 }
+
+
+def at(rank):
+    return dist.get_rank() == rank
 
 
 class Returns(nn.Module):
@@ -219,8 +226,9 @@ def test_wrong_use_is_refused_where_it_can_be_seen(cluster, says):
 )
 def test_copies_of_tied_weights_that_are_none(cluster, other, says):
     def job():
-        copy = nn.Parameter(torch.ones(2) if dist.get_rank() == 0 else other)
-        Pipeline(gpipe(3, 4), own(3), mean_of_squares, tied=None if dist.get_rank() == 1 else copy)
+        modules, copy = own(3), nn.Parameter(torch.ones(2) if at(0) else other)
+        modules[dist.get_rank()].register_parameter("copy", copy)
+        Pipeline(gpipe(3, 4), modules, mean_of_squares, tied=None if at(1) else copy)
 
     with pytest.raises(RankError, match=f"tied: .*{says}"):
         cluster(3).run(job)
