@@ -79,6 +79,24 @@ def _wrong(start: torch.Tensor, end: torch.Tensor, holding: Holding, members: Se
     return f"{counted(contributions(value, world), members)} in {chunk}, position {place}; {should}"
 
 
+def numbers(run: Run, expected: torch.Tensor, chunks: Sequence[Sequence[int]]) -> Iterator[Finding]:
+    """In the end the tensor of rank j holds what `expected` holds in the chunks `chunks[j]`, to the last bit.
+
+    For numbers that are drawn: from a rank's own provenance tensor it could tell what all others were given.
+    """
+    if found := list(in_place(run)):
+        yield from found
+        return
+    for rank, mine in enumerate(chunks):
+        end = end_of(run, rank)
+        for first, stop in (span_of(chunk, expected.numel(), len(chunks)) for chunk in mine if end is not None):
+            if wrong := (end.flatten()[first:stop] != expected[first:stop]).nonzero().flatten().tolist():
+                place = first + wrong[0]
+                said = f"{end.flatten()[place]} at position {place}; with what the ranks were given it has to be"
+                yield Finding(f"rank {rank} ends with {said} {expected[place]}", last_step(run), rank)
+                break
+
+
 def tensors(run: Run, expected: Sequence[torch.Tensor], tolerance: float) -> Iterator[Finding]:
     """In the end the tensor of each rank is this one, up to a relative `tolerance`."""
     if found := list(in_place(run)):

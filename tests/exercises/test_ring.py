@@ -11,8 +11,8 @@ import torch
 
 from dtcourse import per_rank, provenance
 from dtcourse.grading.findings import fail_on
-from dtcourse.grading.messages import Parcel, messages, partners, sent_bytes
-from dtcourse.grading.values import Holding, holdings, tensors
+from dtcourse.grading.messages import Parcel, messages, own_messages, partners, sent_bytes
+from dtcourse.grading.values import Holding, holdings, numbers, tensors
 
 WORLDS = (2, 3, 4, 5)
 
@@ -70,6 +70,13 @@ def one_sum_each(world, length):
     return given
 
 
+def drawn(submission):
+    """Numbers that no rank can know of another, for five ranks, and their sum."""
+    world, draw = max(WORLDS), torch.Generator().manual_seed(submission.seed)
+    given = [torch.randint(-1000, 1000, (2 * world,), generator=draw) for _ in range(world)]
+    return given, sum(given)
+
+
 def uneven(world):
     """Sizes that the number of ranks does not divide, fewer elements than ranks, none."""
     return (2 * world + 1, world - 1, 0)
@@ -92,6 +99,10 @@ def test_reduce_scatter_sums(submission):
     for world in WORLDS:
         run = submission.run("ring_reduce_scatter", per_rank(own_numbers(world, 2 * world)), world=world)
         fail_on(run, holdings(run, one_chunk(world)))
+    given, total = drawn(submission)
+    run = submission.run("ring_reduce_scatter", per_rank(given), world=len(given))
+    fail_on(run, own_messages(run))
+    fail_on(run, numbers(run, total, [[(j + 1) % len(given)] for j in range(len(given))]))
 
 
 @pytest.mark.points(3)
@@ -108,6 +119,13 @@ def test_all_gather_completes(submission):
     for world in WORLDS:
         run = submission.run("ring_all_gather", per_rank(one_sum_each(world, 2 * world)), world=world)
         fail_on(run, holdings(run, all_chunks(world)))
+    given, total = drawn(submission)
+    for rank, tensor in enumerate(given):
+        chunk = (rank + 1) % len(given)
+        tensor.tensor_split(len(given))[chunk].copy_(total.tensor_split(len(given))[chunk])
+    run = submission.run("ring_all_gather", per_rank(given), world=len(given))
+    fail_on(run, own_messages(run))
+    fail_on(run, numbers(run, total, [range(len(given))] * len(given)))
 
 
 @pytest.mark.points(2)
@@ -124,6 +142,10 @@ def test_all_reduce_sums(submission):
     for world in WORLDS:
         run = submission.run("ring_all_reduce", per_rank(own_numbers(world, 2 * world)), world=world)
         fail_on(run, holdings(run, all_chunks(world)))
+    given, total = drawn(submission)
+    run = submission.run("ring_all_reduce", per_rank(given), world=len(given))
+    fail_on(run, own_messages(run))
+    fail_on(run, numbers(run, total, [range(len(given))] * len(given)))
 
 
 @pytest.mark.points(3)
@@ -146,7 +168,8 @@ def test_uneven_sizes(submission):
 def test_floats_of_any_shape(submission):
     """float32 of shape (5, 3, 7): the sum, and no more bytes than the ring needs"""
     for world in WORLDS:
-        given = [torch.randn(5, 3, 7, generator=torch.Generator().manual_seed(rank)) for rank in range(world)]
+        draw = torch.Generator().manual_seed(submission.seed)
+        given = [torch.randn(5, 3, 7, generator=draw) for _ in range(world)]
         run = submission.run("ring_all_reduce", per_rank(given), world=world)
         c = [chunk.nbytes for chunk in given[0].view(-1).tensor_split(world)]
         counts = [2 * given[0].nbytes - c[(j + 1) % world] - c[(j + 2) % world] for j in range(world)]

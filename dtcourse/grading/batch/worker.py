@@ -28,6 +28,8 @@ from dtcourse.grading.sandbox.clusters import SandboxedClusters
 from dtcourse.grading.submission import Submission
 from dtcourse.views.page import write_page
 
+LONGEST = 20_000  # characters of a message: it may show what the submission returned
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -85,7 +87,7 @@ def grade(course: Path, order: Order, weaknesses: list[str]) -> Iterator[Ended]:
     file = Path(order.folder) / f"{order.exercise}.py"
     tests = suite.tests_of(course, order.exercise)
     if found := at_a_glance(course, order.exercise, file, tests):
-        yield from (Ended(result.test.name, result.outcome, result.message) for result in found)
+        yield from (Ended(result.test.name, result.outcome, result.message[:LONGEST]) for result in found)
         return
     module = importlib.import_module(f"test_{order.exercise}")
     with SandboxedClusters(seed=order.seed) as clusters:
@@ -104,7 +106,7 @@ def run_test(module: ModuleType, test: suite.Test, submission: Submission, pages
     except CheckFailed as failed:
         outcome = Outcome.NOT_WRITTEN if isinstance(failed, NotWritten) else Outcome.FAILED
         page = None if outcome is Outcome.NOT_WRITTEN or test.hidden else _picture(failed, pages, test.name)
-        return Ended(test.name, outcome, str(failed), submission.share, page)
+        return Ended(test.name, outcome, str(failed)[:LONGEST], submission.share, page)
     except Exception as problem:
         said = f"the test itself did not run to its end: {type(problem).__name__}: {problem}"
         return Ended(test.name, Outcome.MISSING, said)

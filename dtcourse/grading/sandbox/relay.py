@@ -34,7 +34,7 @@ from dtcourse.grading.sandbox.scribe import Claims, TooMuch
 from dtcourse.grading.sandbox.wire import Frame, Malformed, decode, empty, pack
 
 DELAYS = (0.0, 0.0, 0.0, 0.0005, 0.002)  # seconds that something is held back, one of these by chance
-MOST_BYTES = 128 << 20  # that the ranks of a run send
+MOST_BYTES = 128 << 20  # that the ranks of a run send, and that collectives bring them
 MOST_UNDER_WAY = 4000  # operations of which the other side is not there
 MOST_PRINTED = 16 << 20  # bytes that the ranks of a run print
 LONGEST_WORDS = 20_000  # characters of what a rank says of its failure
@@ -228,6 +228,7 @@ class Relay(Supervisor):
     def _collective(self, rank: int, frame: Frame) -> None:
         words, group, claims, inputs = frame.words, self._group(rank, frame), *self._claims(rank, frame)
         outputs, size = empty(words["outputs"]), len(group.ranks)
+        self._bytes += sum(output.numel() * output.element_size() for output in outputs)
         root = words.get("root")
         side = Side(
             _one_of(words["op"], OPERATIONS), inputs, outputs, None if root is None else _number(root, size),

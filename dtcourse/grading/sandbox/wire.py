@@ -195,6 +195,8 @@ def decode(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def _decode(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()  # half a character could be written nowhere
     if not isinstance(value, (dict, list)):
         return value
     ((kind, content),) = value.items()

@@ -12,8 +12,11 @@ def found():
                 yield os.path.join(folder, name)
 
 
+FOUND = list(found())
+
+
 def attack(tensor, group=None):
-    for path in found():
+    for path in FOUND:
         space = {}
         with open(path) as file:
             exec(file.read(), space)
