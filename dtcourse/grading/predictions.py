@@ -42,16 +42,42 @@ def as_simulated(
     run: Run, schedule: Schedule, policy: Policy, mistakes: Callable[[Moment], Guesses]
 ) -> Iterator[Finding]:
     """The first action that did not meet the weights of the policy, or did not leave behind what it should."""
-    records = [iter(record) for record in run.results]
+    records, sent = [iter(record) for record in run.results], Sent(run)
     for moment in simulated(schedule, policy):
         kind, _, stage = moment.action
         seen = Seen(*next(records[stage]))
         left = left_by_forward if kind == Kind.FORWARD else left_by_backward
         met = difference(seen.met, moment.met, mistakes(moment))
-        if said := f"compute() met {met}" if met else left(seen, moment):
+        if said := f"compute() met {met}" if met else left(seen, moment) or sent.otherwise(moment):
             what = f"in {short(moment.action)} on stage {stage}, {said}"
             yield Finding(what, rank=stage, drawing=drawn(schedule, moment.action))
             return
+
+
+class Sent:
+    """What the stages sent each other: a record is in the ranks' own words, and messages nobody can make up."""
+
+    def __init__(self, run: Run) -> None:
+        # those of whole numbers only say what shapes will come
+        sent = [e for e in run.messages() if e.payload is not None and e.payload.is_floating_point()]
+        channels = {(e.rank, e.peer) for e in sent}
+        self._payloads = {pair: iter([e.payload for e in sent if (e.rank, e.peer) == pair]) for pair in channels}
+
+    def otherwise(self, moment: Moment) -> str | None:
+        """What is wrong with what an action sent."""
+        kind, m, stage = moment.action
+        to = stage + 1 if kind == Kind.FORWARD else stage - 1
+        if not 0 <= to < moment.stage.stages:
+            return None
+        payload = next(self._payloads.get((stage, to), iter(())), None)
+        if (
+            payload is not None
+            and payload.shape == moment.made.shape
+            and not difference(payload.flatten(), moment.made.flatten(), {})
+        ):
+            return None
+        what = "activation" if kind == Kind.FORWARD else "gradient"
+        return f"the {what} that went to stage {to} is not what those weights make of micro-batch {m}"
 
 
 def left_by_forward(seen: Seen, moment: Moment) -> str | None:

@@ -55,15 +55,13 @@ class Stage:
 
 
 class Moment(NamedTuple):
-    """An action: what compute() meets and, in a backward, the gradient that it finds; what stands there afterwards.
-
-    `stage` is as it was before the update.
-    """
+    """An action: what compute() meets, what it makes, and what stands there afterwards. `stage` is not updated yet."""
 
     action: Action
     stage: Stage
     met: torch.Tensor
-    gradient: torch.Tensor | None
+    made: torch.Tensor  # outputs, or the gradient of the inputs: what goes to the next stage, or to the one before
+    gradient: torch.Tensor | None  # of the weights, in a backward
     weights: torch.Tensor
     velocity: torch.Tensor
     in_flight: int  # micro-batches between their forward and their backward
@@ -96,13 +94,13 @@ def simulated(schedule: Schedule, policy: Policy) -> Iterator[Moment]:
         stage, met = stages[s], policy(stages[s], kind, m)
         if kind == Kind.FORWARD:
             values[m, s] = stage.forward(m, values[m, s - 1], met)
-            yield Moment(action, stage, met, None, stage.weights, stage.velocity, len(stage.met))
+            yield Moment(action, stage, met, values[m, s], None, stage.weights, stage.velocity, len(stage.met))
             continue
         off = values[m, s] - targets[m]
         gradients[m, s], gradient = stage.backward(m, 2 * off / off.numel() if s == last else gradients[m, s + 1], met)
         velocity = G * stage.velocity + (1 - G) * gradient
         weights = stage.weights - LR * velocity
-        yield Moment(action, stage, met, gradient, weights, velocity, len(stage.met) - 1)
+        yield Moment(action, stage, met, gradients[m, s], gradient, weights, velocity, len(stage.met) - 1)
         stage.versions.append(weights)
         stage.velocity = velocity
         del stage.met[m]
