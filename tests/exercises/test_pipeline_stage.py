@@ -147,11 +147,14 @@ class Watched(nn.Module):
         self.log.append(("F", activation.m, len(self.alive)))
         outputs = self.layers(x)
         if outputs.requires_grad:
-            outputs.register_hook(partial(self.goes_back, activation))
+            outputs.register_hook(partial(self.goes_back, activation, x.detach()))
         return outputs
 
-    def goes_back(self, activation, gradient):
+    def goes_back(self, activation, x, gradient):
         self.log.append(("B", activation.m, len(self.alive)))
+        if activation.m >= 0 and not torch.allclose(x, self.known[activation.m]):
+            what = f"the inputs of micro-batch {activation.m} on stage {self.number} have changed since its forward"
+            raise ValueError(f"{what}: inputs(m) is a new tensor each time, so receive into that one")
 
 
 def watched(sizes, world, stage):
@@ -170,7 +173,8 @@ def forwards(forward, sizes, world, stage, order):
     for m in order:
         inputs[m].requires_grad_(stage > 0)
         returned = forward(own, m, inputs[m], kept, loss, sizes[m] / sum(sizes))
-        seen.append((m, plain(returned), isinstance(returned, torch.Tensor) and returned.requires_grad, sorted(kept)))
+        there = [one for one in range(len(sizes)) if one in kept]
+        seen.append((m, plain(returned), isinstance(returned, torch.Tensor) and returned.requires_grad, there))
     return seen, [(m, *pair_of(kept.get(m), inputs[m], own)) for m in order]
 
 
@@ -209,8 +213,8 @@ def backwards(backward, sizes, world, stage, order, slopes):
             break
         gradient = None if stage == world - 1 else slopes[m].clone()
         returned = backward(m, gradient, kept)
-        there = None if any(p.grad is None for p in own.parameters()) else flat(p.grad for p in own.parameters())
-        seen.append((m, plain(returned), sorted(kept), sorted(one.m for one in own.alive), there))
+        there = [one for one in range(len(sizes)) if one in kept]
+        seen.append((m, plain(returned), there, sorted(one.m for one in own.alive), gradient_of(own)))
     return seen
 
 
@@ -236,8 +240,13 @@ def one_step(step, actions, sizes):
         done = " ".join(f"{kind}{m}" for kind, m, _ in own.log) or "nothing"
         said = f"nothing is kept under {problem}; stage {rank} has done {done} until then"
         raise LookupError(said).with_traceback(problem.__traceback__) from None
-    gradients = [p.grad for p in own.parameters()]
-    return own.log, len(own.alive), None if None in gradients else flat(gradients)
+    return own.log, len(own.alive), gradient_of(own)
+
+
+def gradient_of(own):
+    """Those of all parameters in one row; None if one has none."""
+    gradients = [parameter.grad for parameter in own.parameters()]
+    return None if any(gradient is None for gradient in gradients) else flat(gradients)
 
 
 def lists(schedule, world, count):
@@ -250,11 +259,11 @@ def lists(schedule, world, count):
 
 def shares_right(run, sizes):
     seen, wanted = run.results[0], [size / sum(sizes) for size in sizes]
-    if not isinstance(seen, list) or len(seen) != len(sizes):
+    if not isinstance(seen, (list, tuple)) or len(seen) != len(sizes):
         yield Finding(f"it returned {seen}; expected a list of {number_of(len(sizes), 'share')}")
         return
     for m, (share, right) in enumerate(zip(seen, wanted, strict=True)):
-        if not isinstance(share, float) or abs(share - right) > 1e-9:
+        if not isinstance(share, (int, float)) or abs(share - right) > 1e-9:
             total = f"{sizes[m]} of {number_of(sum(sizes), 'sample')}"
             yield Finding(f"the share of micro-batch {m} is {share}; expected {right:.6g}: it has {total}")
 
