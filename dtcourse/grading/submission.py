@@ -122,7 +122,9 @@ class Submission:
         if name not in self._contents.functions:
             raise CheckFailed(no_function(self.file, name))
         for endless in uses(self.file, name) & self._endless.keys() if self._endless else ():
-            raise self._endless[endless]  # time is up once, not once for each that calls it
+            failed = self._endless[endless]  # time is up once, not once for each that calls it
+            said = f"{failed}\nThat was in an earlier test; {endless} is not run again."
+            raise CheckFailed(said, failed.run, failed.step)
 
     def _examine(self) -> Contents:
         if not self.file.is_file():

@@ -205,7 +205,8 @@ class Workers:
             raise Stopped  # what the tests had come to is no result
         ended = {answer["ended"]["test"]: answer["ended"] for answer in answers if "ended" in answer}
         weaknesses = next((answer["weaknesses"] for answer in answers if "weaknesses" in answer), [])
-        return problem, [_mark(test, ended.get(test.name)) for test in tests], weaknesses
+        found = [_mark(test, ended.get(test.name)) for test in tests]
+        return problem or at_fault(found), found, weaknesses
 
     def _ask(self, order: dict[str, object]) -> tuple[str | None, list[dict]]:
         worker = self._idle.get() or self._start()
@@ -276,6 +277,12 @@ class Worker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def at_fault(found: Sequence[Mark]) -> str | None:
+    """What a teacher has to know if all tests are done: that one of them is at fault. Why stands in its message."""
+    broken = [f"“{one.title}”" for one in found if one.outcome is Outcome.MISSING]
+    return f"these tests did not run to their end, and may be wrong: {', '.join(broken)}" if broken else None
 
 
 def _mark(test: suite.Test, ended: dict | None) -> Mark:

@@ -31,8 +31,8 @@ def release(folder: Path) -> None:
         raise ValueError(f"{folder} is there already: name a folder that is still to be made")
     for name in COPIED:
         copy(course / name, folder / name)
+    write_stubs(course, folder)
     for name in suite.exercises(course):
-        write(folder / "exercises" / f"{name}.py", stub((course / "solutions" / f"{name}.py").read_text("utf-8")))
         write(folder / suite.TESTS / f"test_{name}.py", visible(suite.tests_file(course, name).read_text("utf-8")))
     for file in (folder / "README.md", folder / "Makefile", folder / "exercises" / "README.md"):
         write(file, for_students(file.read_text("utf-8")))
@@ -97,12 +97,11 @@ def for_students(text: str) -> str:
     return "".join(kept)
 
 
-def main() -> None:
-    """Write the course's own exercises/ from its solutions/."""
-    for name in suite.exercises(suite.COURSE):
-        solution = suite.COURSE / "solutions" / f"{name}.py"
-        write(suite.COURSE / "exercises" / f"{name}.py", stub(solution.read_text("utf-8")))
+def write_stubs(course: Path, folder: Path) -> None:
+    """Write `folder`/exercises from the course's solutions, those of new exercises as well."""
+    for solution in sorted((course / "solutions").glob("*.py")):
+        write(folder / "exercises" / solution.name, stub(solution.read_text("utf-8")))
 
 
 if __name__ == "__main__":
-    main()
+    write_stubs(suite.COURSE, suite.COURSE)

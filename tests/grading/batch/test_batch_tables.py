@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from dtcourse.grading.batch.command import summary
-from dtcourse.grading.batch.grade import Graded
+from dtcourse.grading.batch.grade import Graded, at_fault
 from dtcourse.grading.batch.marks import Marks, mark, none_ran
 from dtcourse.grading.batch.pages import commonest, write_class, write_student
 from dtcourse.grading.batch.tables import write_csv, write_gradescope, write_junit
@@ -36,6 +36,11 @@ def test_points_are_those_of_the_exercise():
     assert (marks("bert", P, P, P, P).earned, marks("carl", P, F, F, F, share=0.5).earned) == (6, 4)
     nobody = Marks("dora", "ring", "", 0, none_ran(TESTS), "no file")
     assert (nobody.earned, nobody.possible) == (0, 6)
+
+
+def test_a_test_that_is_at_fault_is_told_to_the_teacher():
+    assert at_fault(marks("anna", P, F, P, P).tests) is None
+    assert at_fault(marks("anna", P, F, M, M).tests).endswith(": “a surprise”, “for nothing”")
 
 
 def test_marks_are_kept(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from dtcourse.grading import suite
 from dtcourse.grading.batch.gradescope import autograder
-from dtcourse.grading.batch.release import for_students, release, stub, visible
+from dtcourse.grading.batch.release import for_students, release, stub, visible, write_stubs
 
 ROOT = Path(__file__).parents[3]
 SOLUTION = '''"""An exercise."""
@@ -57,6 +57,13 @@ def test_stub():
     assert "secret" not in made and "SOLUTION" not in made
     assert made.endswith('def two(x):\n    raise NotImplementedError("not written yet: two")\n')
     assert '    y = 2 * x\n    raise NotImplementedError("not written yet: one")\n' in made
+
+
+def test_stubs_of_new_exercises_too(tmp_path):
+    (tmp_path / "solutions").mkdir()
+    (tmp_path / "solutions" / "new.py").write_text(SOLUTION)
+    write_stubs(tmp_path, tmp_path)
+    assert (tmp_path / "exercises" / "new.py").read_text() == stub(SOLUTION)
 
 
 def test_visible():
