@@ -45,8 +45,8 @@ Tensors = list[torch.Tensor]
 def versions(stage: int, stages: int, microbatch: int) -> tuple[int, int]:
     """How many updates the stage has made when a micro-batch comes through: at its forward, and at its backward.
 
-    That is what it meets if nobody takes care. 1F1B, P = 3; F3 is the forward of micro-batch 3, B3 its backward, and each
-    B is followed by an update of its stage:
+    That is what it meets if nobody takes care. 1F1B, P = 3; F3 is the forward of micro-batch 3, B3 its backward, and
+    each B is followed by an update of its stage:
 
         stage 0  F0 F1 F2 .. .. .. .. B0--- F3 B1--- F4 B2--- ...
         stage 1  .. F0 F1 .. .. B0--- F2 B1--- F3 B2--- F4 B3--- ...
