@@ -73,7 +73,7 @@ def write_page(run: Run, path: Path, step: int = 0, plan: Any = None) -> Path:
 
 def _summary(run: Run) -> str:
     sent = run.messages()
-    how = f"Failed: {run.failure}." if run.failure else "Completed."
+    how = f"Failed: {run.failure.rstrip('.')}." if run.failure else "Completed."
     backend = f" Backend: {run.backend}." if run.backend else ""
     return f"{how} {len(sent)} messages, {sum(e.bytes for e in sent):,} bytes, {run.seconds:.3f} s.{backend}"
 
