@@ -18,7 +18,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import mse_loss
 
-from dtcourse.grading.pipelining import stages_of_a_model
+from dtcourse.grading.pipelining import load_backward, stages_of_a_model
 from dtcourse.pipeline.actions import Schedule
 from dtcourse.pipeline.runner import Pipeline
 
@@ -176,6 +176,7 @@ def train(ask: type[Asked], rules: Rules, schedule: Schedule) -> list[tuple]:
     rank = dist.get_rank()
     own = stages_of_a_model(schedule.stages)[rank]
     policy = ask(rules, own)
+    load_backward()
     samples, targets = (list(side) for side in data(schedule.microbatches))
     Pipeline(schedule, {rank: own}, mse_loss, weights={rank: policy}).step(samples, targets)
     return [tuple(seen) for seen in policy.record]

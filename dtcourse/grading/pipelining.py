@@ -36,11 +36,20 @@ def batch(microbatches: int) -> tuple[torch.Tensor, torch.Tensor]:
     return samples, targets
 
 
+def load_backward() -> None:
+    """What the first backward from a given gradient loads, half a second of it.
+
+    All ranks do that at once here; in a pipeline each would while all before it wait.
+    """
+    torch.ones((), requires_grad=True).backward(torch.ones(()))
+
+
 def one_batch(rule: Callable[..., Any], microbatches: int) -> tuple[Pairs, list[torch.Tensor]]:
     """The schedule runs a batch through a small model of P stages, over messages."""
     rank, stages = dist.get_rank(), dist.get_world_size()
     lists = [listed(rule(other, stages, microbatches)) for other in range(stages)]
     own = stages_of_a_model(stages)[rank]
+    load_backward()
     Pipeline(planned(lists, microbatches), {rank: own}, mse_loss).step(*batch(microbatches))
     return lists[rank], [parameter.grad for parameter in own.parameters()]
 
