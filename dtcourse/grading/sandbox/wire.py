@@ -22,6 +22,7 @@ from dtcourse import raw
 LONGEST_WORDS = 4 << 20  # bytes of JSON in a frame
 LARGEST_BODY = 64 << 20  # bytes of tensors in a frame
 MOST_DIMENSIONS = 16
+MOST_KEYS = 2000  # of a set or a dict: numbers can be chosen so that each has to be compared with each
 
 DTYPES = {
     raw.dtype_name(dtype): dtype
@@ -174,6 +175,8 @@ def encode(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return {"tensor": len(tensors) - 1}
+    if isinstance(value, (dict, set, frozenset)) and len(value) > MOST_KEYS:
+        raise NotPlain(f"it has {len(value):,} entries, and {MOST_KEYS:,} are the most")
     if isinstance(value, dict):
         return {"dict": [[encode(key, tensors), encode(one, tensors)] for key, one in value.items()]}
     if isinstance(value, slice):
@@ -206,6 +209,8 @@ def _decode(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
         return tensors[content]
     if kind == "array":
         return _decode(content, tensors).numpy()
+    if kind in ("dict", "set", "frozenset") and len(content) > MOST_KEYS:
+        raise Malformed
     if kind == "dict":
         return {_decode(key, tensors): _decode(one, tensors) for key, one in content}
     parts = [_decode(one, tensors) for one in content]
