@@ -59,7 +59,8 @@ def fail_on(run: Run, findings: Iterable[Finding], given: str | None = None) -> 
     if not found:
         return
     first = found[0]
-    given = given or elements_each(next((e.arguments[0] for e in run.events if e.arguments), None))
+    began_with = [tensors[0] for tensors in run.given if tensors] or [e.arguments[0] for e in run.events if e.arguments]
+    given = given or elements_each(began_with[0] if began_with else None)
     lines = [f"{situation(run.function, run.world_size, given)}: {first.message}."]
     if first.line:
         lines.append(f"  at {first.line.file}, line {first.line.number}:  {run.source_line(first.line)}")

@@ -57,7 +57,7 @@ class SandboxedClusters:
 
     def run(self, world: int, function: Callable[..., Any], file: str, args: tuple, kwargs: dict[str, Any]) -> Run:
         crew = self.crew_for(file)
-        seen = os.path.join(self._keeper.seen(os.path.dirname(file)), os.path.basename(file))
+        seen = os.path.join(crew.seen, os.path.basename(file))
         requests = self._shipper.pack(function, (seen, *args), kwargs, world)
         given = [[a.values[rank] if isinstance(a, per_rank) else a for a in args] for rank in range(world)]
         self._runs += 1
@@ -109,8 +109,7 @@ class SandboxedClusters:
     def close(self) -> None:
         """End all ranks, with all that they have started."""
         if self._crew is not None:
-            self._crew.end()
-            self._crew.discard()
+            self._crew.close()
             self._crew = None
 
     def __enter__(self) -> SandboxedClusters:

@@ -25,10 +25,10 @@ _MOST_FILES = 1000
 
 
 class JailedRank:
-    """One rank, which sees the submission's `folder`. `course`: the modules of the course that it has been sent."""
+    """One rank, which sees the submission's `folder` as `seen`. `course`: modules of the course that it has."""
 
-    def __init__(self, rank: int, keeper: Keeper, folder: str) -> None:
-        self.rank, self._folder, self._seen = rank, folder, keeper.seen(folder)
+    def __init__(self, rank: int, keeper: Keeper, folder: str, seen: str) -> None:
+        self.rank, self._folder, self._seen = rank, folder, seen
         self.course: dict[str, str] = {}
         self._outside: dict[str, str | None] = {}
         self.files = Files.create()
@@ -130,7 +130,7 @@ class JailedCrew:
     members: list[JailedRank]
 
     def __init__(self, keeper: Keeper, folder: str) -> None:
-        self._keeper, self._folder = keeper, folder
+        self._keeper, self._folder, self.seen = keeper, folder, keeper.show(folder)
         self._ranks: list[JailedRank] = []
         self._ended: list[JailedRank] = []  # whose tapes may still be read
         self.members = []
@@ -141,7 +141,7 @@ class JailedCrew:
         if any(member.gone(0) for member in self._ranks):
             self.end()
         for rank in range(len(self._ranks), world):
-            self._ranks.append(JailedRank(rank, self._keeper, self._folder))
+            self._ranks.append(JailedRank(rank, self._keeper, self._folder, self.seen))
         self.members = self._ranks[:world]
         for member in self.members:
             member.scribe.rewind()
@@ -177,6 +177,13 @@ class JailedCrew:
         for member in self._ended:
             member.close()
         self._ended.clear()
+
+    def close(self) -> None:
+        """End all ranks, and leave nothing of the submission behind."""
+        self.end()
+        self.discard()
+        with contextlib.suppress(EOFError, OSError):
+            self._keeper.hide(self.seen)
 
     def interrupt(self, member: JailedRank) -> None:
         """There is no stop button in a jail: the ranks are ended."""

@@ -69,6 +69,14 @@ class Jail:
 
         `keep`: the descriptors that are left open in there. SIGTERM ends all that is in the jail, and this process.
         """
+        try:
+            self._hold(keep, life)
+        except BaseException:
+            traceback.print_exc()
+        finally:  # this is a copy of the keeper: it must not go on as one
+            os._exit(1)
+
+    def _hold(self, keep: list[int], life: Callable[[], None]) -> NoReturn:
         _die_with_parent()
         self._memory = _address_space() + MEMORY
         _be_first_to_die()
@@ -77,7 +85,7 @@ class Jail:
         init = os.fork()
         if init == 0:
             self._be_init(writing, keep, life)
-        signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGKILL))
+        signal.signal(signal.SIGTERM, lambda *_: _kill(init))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         _close_all_but(reading)
         status = os.read(reading, 4)
@@ -119,9 +127,11 @@ class Jail:
         if os.geteuid() == 0:
             killer = os.fork()
             if killer == 0:
-                os.setresuid(self.user, self.user, self.user)
-                os.kill(-1, signal.SIGKILL)
-                os._exit(0)
+                try:
+                    os.setresuid(self.user, self.user, self.user)
+                    os.kill(-1, signal.SIGKILL)  # all but itself; there may be no others
+                finally:
+                    os._exit(0)
             os.waitpid(killer, 0)
 
     # -- what it sees -------------------------------------------------------------------------------------------
@@ -146,7 +156,10 @@ class Jail:
         _mount("tmpfs", self.point, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=755")
         for path in libraries():
             self._show(path, path)
-        self._copy_submission()
+        os.mkdir(place := f"{self.point}{SUBMISSION}")
+        _mount("tmpfs", place, "tmpfs", _NOSUID | _NODEV, f"size={2 * LARGEST_SUBMISSION},nr_inodes=4096,mode=755")
+        copy_submission(self.submission, place)
+        _mount(None, place, None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
         for device in ("null", "zero", "full", "random", "urandom"):
             self._show(f"/dev/{device}", f"/dev/{device}", _NOSUID)
         os.mkdir(f"{self.point}/tmp")
@@ -156,23 +169,6 @@ class Jail:
         _check(_libc.umount2(b".", _DETACH))
         os.chdir("/")
         _mount(None, "/", None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
-
-    def _copy_submission(self) -> None:
-        """Not shown where it lies: who is nobody in the jail may have no right to read it there."""
-        place, left = f"{self.point}{SUBMISSION}", LARGEST_SUBMISSION
-        os.mkdir(place)
-        _mount("tmpfs", place, "tmpfs", _NOSUID | _NODEV, f"size={2 * LARGEST_SUBMISSION},nr_inodes=4096,mode=755")
-        for folder, folders, files in os.walk(self.submission):
-            folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
-            there = os.path.normpath(os.path.join(place, os.path.relpath(folder, self.submission)))
-            os.makedirs(there, exist_ok=True)
-            for name in files:
-                if os.path.isfile(file := os.path.join(folder, name)) and not os.path.islink(file):
-                    left -= os.path.getsize(file)
-                    if left < 0:
-                        raise OSError(errno.EFBIG, f"a submission has at most {LARGEST_SUBMISSION >> 20} MB")
-                    shutil.copyfile(file, os.path.join(there, name))
-        _mount(None, place, None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
 
     def _show(self, source: str, path: str, flags: int = _NOSUID | _NODEV) -> None:
         """Let `source` be seen as `path`, read-only; a symbolic link as what it is."""
@@ -218,6 +214,24 @@ class Jail:
             if self.sure:
                 raise OSError(reason)
             self.weaknesses.append(NO_FILTER.format(reason))
+
+
+def copy_submission(submission: str, place: str) -> None:
+    """The files of a folder, for anybody to read: who is nobody in a jail may have no right to read them elsewhere.
+
+    Links are left out. Raises OSError if they are too large.
+    """
+    left = LARGEST_SUBMISSION
+    for folder, folders, files in os.walk(submission):
+        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+        there = os.path.normpath(os.path.join(place, os.path.relpath(folder, submission)))
+        os.makedirs(there, exist_ok=True)
+        for name in files:
+            if os.path.isfile(file := os.path.join(folder, name)) and not os.path.islink(file):
+                left -= os.path.getsize(file)
+                if left < 0:
+                    raise OSError(errno.EFBIG, f"a submission has at most {LARGEST_SUBMISSION >> 20} MB")
+                shutil.copyfile(file, os.path.join(there, name))
 
 
 @cache
@@ -283,6 +297,11 @@ def _address_space() -> int:
     with contextlib.suppress(OSError), open("/proc/self/statm") as sizes:
         return int(sizes.read().split()[0]) * resource.getpagesize()
     return 0
+
+
+def _kill(process: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
 
 
 def _close_all_but(*keep: int) -> None:

@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dtcourse.grading.sandbox.jail import SUBMISSION, Jail
+from dtcourse.grading.sandbox.jail import SUBMISSION, Jail, copy_submission
 
 _PATIENCE = 120.0  # seconds for an answer
 _END_PATIENCE = 5.0  # seconds for a jail to end
@@ -95,9 +96,14 @@ class Keeper:
         """The modules of the course that every rank has."""
         return frozenset(self._greeted["modules"])
 
-    def seen(self, folder: str) -> str:
-        """What a rank calls the folder of its submission."""
-        return SUBMISSION if self._greeted["own_root"] else folder
+    def show(self, folder: str) -> str:
+        """What ranks shall call the folder of their submission. Where they have no root of their own, it is a copy."""
+        return SUBMISSION if self._greeted["own_root"] else self._ask({"do": "show", "folder": folder})[0]
+
+    def hide(self, seen: str) -> None:
+        """No rank sees this folder any more."""
+        if seen != SUBMISSION:
+            self._ask({"do": "hide", "seen": seen})
 
     def alive(self) -> bool:
         return self._owner == os.getpid() and self._process.poll() is None
@@ -129,7 +135,12 @@ class Keeper:
 
 
 def _users(keeper: int) -> range:
+    """In a container there may be only so many users: then the last ones of those, as far as keepers go."""
     first = _FIRST_USER + keeper * 256
+    with contextlib.suppress(OSError), open("/proc/self/uid_map") as mapping:
+        there = sum(int(line.split()[2]) for line in mapping)
+        if there <= first + 256:
+            first = max(1, there - 256 * (1 + keeper % 128))
     return range(first, first + 256)
 
 
@@ -203,6 +214,18 @@ class _Keeper:
             jail.run(descriptors, lambda: serve(rank, *descriptors))
         self._jails[pid] = jail.user
         return pid, [os.pidfd_open(pid)] if hasattr(os, "pidfd_open") else []
+
+    def _show(self, descriptors: list[int], folder: str) -> tuple[str, list[int]]:
+        os.chmod(self._point, 0o711)
+        place = tempfile.mkdtemp(dir=self._point)
+        os.chmod(place, 0o755)
+        copy_submission(folder, place)
+        return place, []
+
+    def _hide(self, descriptors: list[int], seen: str) -> tuple[None, list[int]]:
+        if os.path.dirname(seen) == self._point:
+            shutil.rmtree(seen, ignore_errors=True)
+        return None, []
 
     def _free_user(self) -> int:
         return next(user for user in _users(os.getpid()) if user not in self._jails.values())

@@ -213,7 +213,10 @@ class Relay(Supervisor):
         self._ledger.heard(receive, sender)
         send = receive.partner
         operation.words["source"] = operation.group.ranks.index(sender)
-        if send.agrees(receive):
+        mine, theirs = receive.row[Column.BYTES], send.row[Column.BYTES]
+        if mine != theirs:  # it may be somebody else's: told to whoever receives from just anybody
+            operation.error = "ValueError", f"a receive of {mine} bytes does not fit the other side's {theirs}"
+        if mine != theirs or send.agrees(receive):
             self._match(operation, self._posted[send.rank, send.number])
         else:
             self._disagree(send, receive)

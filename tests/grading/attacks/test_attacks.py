@@ -56,7 +56,8 @@ def left_in_jails():
     found = []
     for number in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else []):
         try:
-            if os.stat(f"/proc/{number}").st_uid in Keeper.shared().users:
+            state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+            if os.stat(f"/proc/{number}").st_uid in Keeper.shared().users and state != "Z":
                 found.append(int(number))
         except OSError:
             continue  # it has ended

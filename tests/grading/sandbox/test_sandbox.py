@@ -260,6 +260,7 @@ WRONG = {
     "one has returned": "dist.recv(x, 1) if me == 0 else None",
     "a size": "dist.send(x, 1) if me == 0 else dist.recv(x[:2], 0)",
     "a dtype": "dist.send(x, 1) if me == 0 else dist.recv(x.int(), 0)",
+    "a size from anybody": "dist.send(x, 0) if me else dist.recv(x[:2])",
     "an operation": "dist.all_reduce(x) if me else dist.broadcast(x, 0)",
     "a shape": "dist.all_reduce(x[:me + 1])",
     "a root": "dist.broadcast(x, me)",
