@@ -113,6 +113,7 @@ def test_edition_has_nothing_more(edition):
         if file.is_file() and file.suffix in {".py", ".md", ".ipynb"} and "grading" not in file.parts:
             text = file.read_text("utf-8")
             assert "BEGIN SOLUTION" not in text and "pytest.mark.hidden" not in text
+            assert file.suffix != ".ipynb" or "solutions" not in text  # a lesson would stop there
     makefile = (edition / "Makefile").read_text()
     assert "TEACHER" not in makefile and "\ntest:" not in makefile and "\nlab:" in makefile
     readme = (edition / "README.md").read_text()
