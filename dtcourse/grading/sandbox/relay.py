@@ -213,13 +213,14 @@ class Relay(Supervisor):
         self._ledger.heard(receive, sender)
         send = receive.partner
         operation.words["source"] = operation.group.ranks.index(sender)
-        mine, theirs = receive.row[Column.BYTES], send.row[Column.BYTES]
-        if mine != theirs:  # it may be somebody else's: told to whoever receives from just anybody
-            operation.error = "ValueError", f"a receive of {mine} bytes does not fit the other side's {theirs}"
-        if mine != theirs or send.agrees(receive):
-            self._match(operation, self._posted[send.rank, send.number])
-        else:
+        other, sizes = self._posted[send.rank, send.number], (receive.row[Column.BYTES], send.row[Column.BYTES])
+        if sizes[0] == sizes[1] and not send.agrees(receive):
             self._disagree(send, receive)
+            return
+        if sizes[0] != sizes[1]:  # it may be somebody else's: that is told to both, as in a check
+            operation.error = _does_not_fit("receive", *sizes, receive.row[Column.POSTED] > send.row[Column.POSTED])
+            other.error = _does_not_fit("send", *reversed(sizes), send.row[Column.POSTED] > receive.row[Column.POSTED])
+        self._match(operation, other)
 
     def _match(self, one: Operation, other: Operation) -> None:
         send, receive = (one, other) if one.posting.kind == Kind.SEND else (other, one)
@@ -483,6 +484,12 @@ def _unlike(values: list[torch.Tensor], expected: list[torch.Tensor], whole: boo
         if one != place:
             return f"has room for {place[0]} elements of {place[1]}, and {one[0]} elements of {one[1]} come"
     return None
+
+
+def _does_not_fit(what: str, mine: int, theirs: int, second: bool) -> tuple[str, str]:
+    """`second`: to come, and so to see what the other side has."""
+    other = f"the other side's {theirs}" if second else "what the other side has"
+    return "ValueError", f"a {what} of {mine} bytes does not fit {other}"
 
 
 def _added(sizes: list[tuple[int, torch.dtype]]) -> list[tuple[int, torch.dtype]]:
