@@ -18,7 +18,6 @@ from dtcourse.backends.tape import Column, Files, Kind, Writer
 from dtcourse.events import CONTROL
 
 LARGEST_CONTROL = 64  # bytes: headers and the like; what is larger counts as the message that it is
-MOST_CONTROL = 256  # bytes of such, of a rank in a run
 MOST_EVENTS = 20_000  # of a rank, in a run
 MOST_LABELS = 4 << 20  # characters of labels: each event carries those of all regions that it is in
 
@@ -50,7 +49,7 @@ class Scribe:
         self._steps_received = 0
         self._sequences: dict[Any, int] = {}
         self._regions: list[tuple[str, dict[str, Any], int]] = []  # name, labels, row
-        self._labelled = self._control = 0  # characters and bytes
+        self._labelled = 0  # characters
 
     # -- operations ---------------------------------------------------------------------------------------------
 
@@ -62,9 +61,8 @@ class Scribe:
         row = self._rows.operation(kind, op, group, peer, tensors, tag, agree_on, claims.place, self._labels())
         if kind == Kind.COLLECTIVE:
             row[Column.CONTROL] = claims.control or op == "barrier"
-        elif row[Column.BYTES] <= LARGEST_CONTROL and self._control + row[Column.BYTES] <= MOST_CONTROL:
+        elif row[Column.BYTES] <= LARGEST_CONTROL:
             row[Column.CONTROL] = claims.control or any(name == CONTROL for name, _, _ in self._regions)
-            self._control += row[Column.BYTES] if row[Column.CONTROL] else 0
         row[Column.STEP] = 0 if kind == Kind.RECV else self._steps_received + 1
         key = group.number if kind == Kind.COLLECTIVE else (kind, group.number, peer, tag)
         row[Column.SEQUENCE] = self._sequences[key] = self._sequences.get(key, -1) + 1
