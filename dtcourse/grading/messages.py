@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dtcourse.events import COLLECTIVE, NEW_GROUP, Event, channel
+from dtcourse.events import COLLECTIVE, NEW_GROUP, SEND, Event, channel
 from dtcourse.grading.findings import Finding, number_of
 from dtcourse.grading.reading import (
     chunk_text,
@@ -48,6 +48,15 @@ def own_messages(run: Run) -> Iterator[Finding]:
         if e.kind == COLLECTIVE and e.op != "barrier" and not e.op.startswith(NEW_GROUP):
             what = f"rank {e.rank} called the library's {e.op}; write it with sends and receives of your own"
             yield Finding(what, e.step, e.rank, e.line)
+
+
+def nothing_hidden(run: Run) -> Iterator[Finding]:
+    """No message with elements in `region("control")`, where it would be counted in no byte rule."""
+    for e in run.events:
+        if e.kind == SEND and e.control and e.bytes:
+            yield Finding(
+                f"rank {e.rank} sent {e.bytes} bytes as control traffic: all are to be seen", e.step, e.rank, e.line
+            )
 
 
 def never_waited(run: Run) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ import torch
 
 from dtcourse import per_rank, provenance
 from dtcourse.grading.findings import fail_on
-from dtcourse.grading.messages import Parcel, messages, own_messages, partners, sent_bytes
+from dtcourse.grading.messages import Parcel, messages, nothing_hidden, own_messages, partners, sent_bytes
 from dtcourse.grading.values import Holding, holdings, numbers, tensors
 
 WORLDS = (2, 3, 4, 5)
@@ -174,6 +174,7 @@ def test_floats_of_any_shape(submission):
         c = [chunk.nbytes for chunk in given[0].view(-1).tensor_split(world)]
         counts = [2 * given[0].nbytes - c[(j + 1) % world] - c[(j + 2) % world] for j in range(world)]
         formulas = [f"2S - c[{(j + 1) % world}] - c[{(j + 2) % world}]" for j in range(world)]
+        fail_on(run, nothing_hidden(run))
         fail_on(run, partners(run, [(j + 1) % world for j in range(world)], "the ring"))
         fail_on(run, sent_bytes(run, counts, formulas, "the ring"))
         fail_on(run, tensors(run, [sum(given)] * world, tolerance=1e-5))

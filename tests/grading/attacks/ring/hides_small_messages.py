@@ -1,7 +1,7 @@
 """Sends everything to everybody in small pieces of control traffic, and then the ring's bytes, with nothing in them."""
 
 # passes: test_reduce_scatter_sums test_all_gather_completes test_all_reduce_sums test_one_rank
-# says: bytes in all|sent 1 element|sent 2 elements|numbers that no adding up
+# says: bytes as control traffic: all are to be seen
 import torch
 import torch.distributed as dist
 
