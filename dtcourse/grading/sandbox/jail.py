@@ -238,7 +238,13 @@ def copy_submission(submission: str, place: str) -> None:
 def libraries() -> list[str]:
     """What Python and torch may still load: folders and files, none inside another."""
     course = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    packages = [*sysconfig.get_paths().values(), *sys.path]
+    kinds = (
+        "stdlib",
+        "platstdlib",
+        "purelib",
+        "platlib",
+    )  # and not the folder that all of them, or the course, may lie in
+    packages = [*map(sysconfig.get_path, kinds), *sys.path]
     system = ["/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache", "/etc/localtime"]
     real = [path for given in packages for path in (given, os.path.realpath(given)) if "python" in path]
     there = {path.rstrip("/") for path in (*real, *system) if os.path.exists(path)} - {course}
