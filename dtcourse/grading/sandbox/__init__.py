@@ -4,6 +4,7 @@ jail         what confines a process: what it sees, what it may ask of the kerne
 filter       the kernel's own list of what a jailed process may not even ask for
 keeper       the warm process from which ranks are forked, each into its jail, and that ends them
 wire         what may come out: frames of plain data and plain tensors, and nothing that could run code
+validate     what a rank says, held against what it may say
 rank, group  in the jail: answers requests; the process group whose every call goes to the grader
 harness      which of the course's modules the rank needs for one request, as texts
 scribe       in the grader: writes down what one rank asked for

@@ -100,3 +100,29 @@ def _reduced(parts: Tensors, reduction: str) -> torch.Tensor:
     """In the order of the ranks, so that all have the same sum to the last bit."""
     total = reduce(REDUCTIONS[reduction], parts).to(parts[0].dtype)
     return total / len(parts) if reduction == "AVG" else total
+
+
+# -- what does not fit -------------------------------------------------------------------------------------------------
+
+
+def unlike(values: list[torch.Tensor], expected: list[torch.Tensor], whole: bool) -> str | None:
+    """What is wrong, if these values do not fit where they are expected. `whole`: many of them into one."""
+    came, room = ([(value.numel(), value.dtype) for value in tensors] for tensors in (values, expected))
+    if whole:
+        came, room = _added(came), _added(room)
+    elif room and len(came) != len(room):
+        return f"has room for {len(room)} tensors, and {len(came)} come"
+    for one, place in zip(came, room, strict=False):
+        if one != place:
+            return f"has room for {place[0]} elements of {place[1]}, and {one[0]} elements of {one[1]} come"
+    return None
+
+
+def _added(sizes: list[tuple[int, torch.dtype]]) -> list[tuple[int, torch.dtype]]:
+    return [(sum(size for size, _ in sizes), sizes[0][1])] if sizes else []
+
+
+def does_not_fit(what: str, mine: int, theirs: int, second: bool) -> tuple[str, str]:
+    """`second`: to come, and so to see what the other side has."""
+    other = f"the other side's {theirs}" if second else "what the other side has"
+    return "ValueError", f"a {what} of {mine} bytes does not fit {other}"

@@ -28,16 +28,16 @@ from dtcourse.cluster.rank import Answer
 from dtcourse.cluster.supervise import Ending, Supervisor
 from dtcourse.events import ANY_RANK, NEW_GROUP
 from dtcourse.failures import Failure
-from dtcourse.grading.sandbox.collectives import OPERATIONS, REDUCTIONS, Side, results
+from dtcourse.grading.sandbox.collectives import OPERATIONS, REDUCTIONS, Side, does_not_fit, results, unlike
 from dtcourse.grading.sandbox.crew import JailedCrew, JailedRank
 from dtcourse.grading.sandbox.scribe import Claims, TooMuch
+from dtcourse.grading.sandbox.validate import below, clean, named_values, one_of
 from dtcourse.grading.sandbox.wire import Frame, Malformed, decode, empty, pack
 
 DELAYS = (0.0, 0.0, 0.0, 0.0005, 0.002)  # seconds that something is held back, one of these by chance
 MOST_BYTES = 128 << 20  # that the ranks of a run send, and that collectives bring them
 MOST_UNDER_WAY = 4000  # operations of which the other side is not there
 MOST_PRINTED = 16 << 20  # bytes that the ranks of a run print
-LONGEST_WORDS = 20_000  # characters of what a rank says of its failure
 MOST_FRAMES = 60
 _DEATH = 1.0  # seconds for a process to be gone when its socket is
 
@@ -161,8 +161,8 @@ class Relay(Supervisor):
 
     def _send(self, rank: int, frame: Frame) -> None:
         group, claims, (tensor,) = self._group(rank, frame), *self._claims(rank, frame)
-        peer = group.ranks[_number(frame.words["peer"], len(group.ranks))]
-        tag = _number(frame.words["tag"], 1 << 31)
+        peer = group.ranks[below(frame.words["peer"], len(group.ranks))]
+        tag = below(frame.words["tag"], 1 << 31)
         posting = self._scribe(rank).post(Kind.SEND, "send", group, peer, [tensor], claims, [tensor], tag)
         self._begin(Operation(posting, frame.words["operation"], [tensor], group=group))
 
@@ -170,8 +170,8 @@ class Relay(Supervisor):
         group, claims, _ = self._group(rank, frame), *self._claims(rank, frame)
         (expected,) = empty(frame.words["outputs"])
         anybody = frame.words["peer"] == -1
-        peer = ANY_RANK if anybody else group.ranks[_number(frame.words["peer"], len(group.ranks))]
-        tag = _number(frame.words["tag"], 1 << 31)
+        peer = ANY_RANK if anybody else group.ranks[below(frame.words["peer"], len(group.ranks))]
+        tag = below(frame.words["tag"], 1 << 31)
         posting = self._scribe(rank).post(Kind.RECV, "recv", group, peer, [expected], claims, tag=tag)
         self._begin(Operation(posting, frame.words["operation"], expected=[expected], group=group))
 
@@ -218,8 +218,8 @@ class Relay(Supervisor):
             self._disagree(send, receive)
             return
         if sizes[0] != sizes[1]:  # it may be somebody else's: that is told to both, as in a check
-            operation.error = _does_not_fit("receive", *sizes, receive.row[Column.POSTED] > send.row[Column.POSTED])
-            other.error = _does_not_fit("send", *reversed(sizes), send.row[Column.POSTED] > receive.row[Column.POSTED])
+            operation.error = does_not_fit("receive", *sizes, receive.row[Column.POSTED] > send.row[Column.POSTED])
+            other.error = does_not_fit("send", *reversed(sizes), send.row[Column.POSTED] > receive.row[Column.POSTED])
         self._match(operation, other)
 
     def _match(self, one: Operation, other: Operation) -> None:
@@ -235,9 +235,9 @@ class Relay(Supervisor):
         self._bytes += sum(output.numel() * output.element_size() for output in outputs)
         root = words.get("root")
         side = Side(
-            _one_of(words["op"], OPERATIONS), inputs, outputs, None if root is None else _number(root, size),
-            _one_of(words.get("reduction", "SUM"), REDUCTIONS), bool(words.get("whole")),
-            [_number(rows, 1 << 31) for rows in words.get("sizes", [])],
+            one_of(words["op"], OPERATIONS), inputs, outputs, None if root is None else below(root, size),
+            one_of(words.get("reduction", "SUM"), REDUCTIONS), bool(words.get("whole")),
+            [below(rows, 1 << 31) for rows in words.get("sizes", [])],
         )  # fmt: skip
         peer = -1 if root is None else group.ranks[root]
         described, agree_on = side.described, side.agree_on()
@@ -260,7 +260,7 @@ class Relay(Supervisor):
         for one, values in zip(operations, given, strict=True):
             if isinstance(values, Exception):
                 one.error = "ValueError", str(values)
-            elif wrong := _unlike(values, one.expected, one.side.whole):
+            elif wrong := unlike(values, one.expected, one.side.whole):
                 one.error = "ValueError", f"{one.side.op}: rank {one.rank} {wrong}"
             else:
                 one.values = values
@@ -268,7 +268,7 @@ class Relay(Supervisor):
 
     def _new_group(self, rank: int, frame: Frame) -> None:
         world, words = self._crew.world_size, frame.words
-        ranks, name = [_number(one, world) for one in words["ranks"]], words["name"]
+        ranks, name = [below(one, world) for one in words["ranks"]], words["name"]
         if type(name) is not str or len(set(ranks)) != len(ranks):
             raise Malformed("a group of no name, or with a rank twice")
         numbered = name.isdigit()  # all ranks count these groups; others are agreed on by their own ranks
@@ -377,14 +377,14 @@ class Relay(Supervisor):
     # -- the rest of what a rank says ----------------------------------------------------------------------------
 
     def _region(self, rank: int, frame: Frame) -> None:
-        name, labels = _labels(frame.words)
+        name, labels = named_values(frame.words)
         self._scribe(rank).begin(name, labels, self._place(rank, frame))
 
     def _end_region(self, rank: int, frame: Frame) -> None:
         self._scribe(rank).end()
 
     def _mark(self, rank: int, frame: Frame) -> None:
-        name, values = _labels(frame.words)
+        name, values = named_values(frame.words)
         self._scribe(rank).mark(name, values, self._place(rank, frame))
 
     def _return(self, rank: int, frame: Frame) -> None:
@@ -398,10 +398,10 @@ class Relay(Supervisor):
     def _failure(self, rank: int, frame: Frame) -> None:
         words, member = frame.words, self._crew.members[rank]
         seen = words["frames"][-MOST_FRAMES:]
-        known = [(member.outside(str(file)), _number(line, 1 << 31), _clean(name)) for file, line, name in seen]
+        known = [(member.outside(str(file)), below(line, 1 << 31), clean(name)) for file, line, name in seen]
         frames = [frame for frame in known if frame[0]]  # no others are shown
         kind = words["kind"] if re.fullmatch(r"\w{1,100}", words["kind"]) else "Exception"
-        failure = Failure(kind, _clean(words["message"]), frames, _clean(words["text"]))
+        failure = Failure(kind, clean(words["message"]), frames, clean(words["text"]))
         self._take_in(self.running[rank], Answer(None, failure, pending=1))
 
     # -- small things -------------------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ class Relay(Supervisor):
 
     def _claims(self, rank: int, frame: Frame) -> tuple[Claims, list[torch.Tensor]]:
         """What the rank claims, and the tensors that are no part of that."""
-        count = len(frame.tensors) - _number(frame.words["arguments"], len(frame.tensors) + 1)
+        count = len(frame.tensors) - below(frame.words["arguments"], len(frame.tensors) + 1)
         claims = Claims(self._place(rank, frame), frame.words["control"] is True, frame.tensors[count:])
         return claims, frame.tensors[:count]
 
@@ -425,7 +425,7 @@ class Relay(Supervisor):
         match frame.words["line"]:
             case [str(file), int(line), str(function)]:
                 file = self._crew.members[rank].outside(file)
-                return (file, _number(line, 1 << 31), _clean(function)) if file else None
+                return (file, below(line, 1 << 31), clean(function)) if file else None
         return None
 
     def _soon(self, do: Callable[[], None]) -> None:
@@ -446,51 +446,3 @@ _DO = {
     "wait": Relay._wait, "poll": Relay._poll, "region": Relay._region, "end": Relay._end_region, "mark": Relay._mark,
     "return": Relay._return, "failure": Relay._failure,
 }  # fmt: skip
-
-
-def _number(value: Any, below: int) -> int:
-    if type(value) is not int or not 0 <= value < below:
-        raise Malformed(f"{value!r} for a number below {below}")
-    return value
-
-
-def _one_of(value: Any, known: Any) -> str:
-    if value not in known:
-        raise Malformed(f"{value!r} for one of {', '.join(known)}")
-    return value
-
-
-def _labels(words: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    name, labels = words["name"], words["labels"]
-    plain = (str, int, float, bool, type(None))
-    if type(name) is not str or not all(isinstance(value, plain) for value in labels.values()):
-        raise Malformed("labels are numbers and strings")
-    return name, labels
-
-
-def _clean(text: Any) -> str:
-    """Not too long, and without what could steer a terminal."""
-    return "".join(c for c in str(text)[-LONGEST_WORDS:] if c in "\n\t" or c.isprintable())
-
-
-def _unlike(values: list[torch.Tensor], expected: list[torch.Tensor], whole: bool) -> str | None:
-    """What is wrong, if these values do not fit where they are expected. `whole`: many of them into one."""
-    came, room = ([(value.numel(), value.dtype) for value in tensors] for tensors in (values, expected))
-    if whole:
-        came, room = _added(came), _added(room)
-    elif room and len(came) != len(room):
-        return f"has room for {len(room)} tensors, and {len(came)} come"
-    for one, place in zip(came, room, strict=False):
-        if one != place:
-            return f"has room for {place[0]} elements of {place[1]}, and {one[0]} elements of {one[1]} come"
-    return None
-
-
-def _does_not_fit(what: str, mine: int, theirs: int, second: bool) -> tuple[str, str]:
-    """`second`: to come, and so to see what the other side has."""
-    other = f"the other side's {theirs}" if second else "what the other side has"
-    return "ValueError", f"a {what} of {mine} bytes does not fit {other}"
-
-
-def _added(sizes: list[tuple[int, torch.dtype]]) -> list[tuple[int, torch.dtype]]:
-    return [(sum(size for size, _ in sizes), sizes[0][1])] if sizes else []
