@@ -72,6 +72,7 @@ class CopyIn(torch.autograd.Function):
     """x as it is; in the backward pass its gradient is added up over the ranks.
 
     Neither x nor the gradient that comes in is ours to change: an all-reduce, which works in place, needs a copy.
+    It has to be contiguous; clone() keeps the strides, clone(memory_format=torch.contiguous_format) does not.
     """
 
     @staticmethod

@@ -415,17 +415,6 @@ def test_sum_out(submission):
         fail_on(run, holds(run, summed(world)), TENSOR)
 
 
-@pytest.mark.points(1)
-def test_turned(submission):
-    """copy_in, sum_out: tensors that are not contiguous, on gloo, which does not add them up"""
-    turned = f"{TENSOR}, not contiguous"
-    around = partial(through, own=False, turned=True)
-    run = submission.run("copy_in", world=2, around=around, given=turned, backend="gloo")
-    fail_on(run, holds(run, copied(2)), turned)
-    run = submission.run("sum_out", world=2, around=partial(through, turned=True), given=turned, backend="gloo")
-    fail_on(run, holds(run, summed(2)), turned)
-
-
 @pytest.mark.points(2)
 def test_column_linear(submission):
     """column_linear: this rank's outputs, and the whole gradient of x"""
@@ -526,3 +515,14 @@ def like_the_undivided(run, expected):
                     worst = (is_ - should).abs().max()
                     said = f"rank {rank} ends with a {name} of MLP {number} that is {worst:.2g} off the undivided one"
                     yield Finding(said, 0, rank)
+
+
+@pytest.mark.points(1)
+def test_turned(submission):
+    """copy_in, sum_out: tensors that are not contiguous, on gloo, which does not add them up"""
+    turned = f"{TENSOR}, not contiguous"
+    around = partial(through, own=False, turned=True)
+    run = submission.run("copy_in", world=2, around=around, given=turned, backend="gloo")
+    fail_on(run, holds(run, copied(2)), turned)
+    run = submission.run("sum_out", world=2, around=partial(through, turned=True), given=turned, backend="gloo")
+    fail_on(run, holds(run, summed(2)), turned)
