@@ -135,5 +135,5 @@ class Scribe:
         text = json.dumps(joined)
         self._labelled += len(text)
         if self._labelled > MOST_LABELS:
-            raise TooMuch(f"the labels of rank {self._rank}'s regions and marks are longer than {MOST_LABELS >> 20} MB")
+            raise TooMuch(f"gave its regions and marks more than {MOST_LABELS >> 20} MB of labels")
         return self.tape.text(text)

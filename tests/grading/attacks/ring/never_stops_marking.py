@@ -1,7 +1,7 @@
 """Fills the record with marks, and with ever longer words."""
 
 # passes: nothing
-# says: more than 20,000 things|more than 128 MB|operations that wait|had not finished
+# says: MB of labels|more than 20,000 things|more than 128 MB|operations that wait|had not finished
 import dtcourse
 
 
