@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--exercise", action="append", default=[], metavar="NAME", help=text)
     text = "submissions at a time (default: one for each processor)"
     sub.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, metavar="N", help=text)
-    sub.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is drawn (default: 0)")
+    sub.add_argument("--seed", type=int, metavar="N", help="of all that is drawn (default: DIR/seed.txt, or a new one)")
     sub = command("release", release, "Make the student edition of the course: without solutions and hidden tests.")
     sub.add_argument("folder", type=Path, metavar="DIR", help="the folder to make")
     sub = command("gradescope", gradescope, "Make an autograder for Gradescope.")

@@ -14,7 +14,7 @@ from dtcourse.grading.batch.tables import write_csv, write_gradescope, write_jun
 from dtcourse.grading.findings import number_of
 
 
-def grade_in_terminal(submissions: Path, out: Path, exercises: Sequence[str], jobs: int, seed: int) -> int:
+def grade_in_terminal(submissions: Path, out: Path, exercises: Sequence[str], jobs: int, seed: int | None) -> int:
     """Grade, write and say where; 0 if all was graded, 1 if some tests did not come to their end, 2 if none began."""
     try:
         with tqdm(total=0, unit=" exercises", file=sys.stderr, leave=False) as bar:

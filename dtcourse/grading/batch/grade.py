@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import queue
+import secrets
 import shutil
 import signal
 import subprocess
@@ -29,7 +30,7 @@ from dtcourse.grading.batch.marks import Mark, Marks, mark, none_ran
 from dtcourse.grading.outcome import Outcome
 
 TIME_LIMIT = 120.0  # seconds for all tests of an exercise: twenty times what a slow solution takes
-STUDENTS = "submissions"  # in the folder of the results
+STUDENTS, SEED = "submissions", "seed.txt"  # in the folder of the results
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def grade(
     out: Path,
     exercises: Sequence[str] = (),
     jobs: int = 1,
-    seed: int = 0,
+    seed: int | None = None,
     time_limit: float = TIME_LIMIT,
     told: Callable[[int, int], None] = lambda done, of: None,
 ) -> Graded:
@@ -65,7 +66,8 @@ def grade(
 
     exercises    those to grade; none: each that at least one submission has a file for
     jobs         how many submissions at a time
-    seed         of the delays in which the grader passes messages on, and of what else is drawn
+    seed         of the delays in which the grader passes messages on, and of what else is drawn. None: the one that an
+                 earlier run has left in `out`, or a new one that nobody can guess
     time_limit   seconds for one exercise of one submission
     told         is called with how many of all are done, each time
 
@@ -77,6 +79,7 @@ def grade(
     tests = {name: suite.tests_of(suite.COURSE, name) for name in exercises}
     out.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.chmod(out, 0o700)
+    seed = _kept(seed, out / SEED)
     work = [(source, name) for source in everybody for name in exercises]
     finished: dict[tuple[str, str], Marks] = {}
     changes, kept = [], 0
@@ -96,6 +99,17 @@ def grade(
             raise
     marks = {source.name: [finished[source.name, name] for name in exercises] for source in everybody}
     return Graded(exercises, marks, sorted(changes, key=lambda c: (c.submission, c.exercise)), kept)
+
+
+def _kept(seed: int | None, file: Path) -> int:
+    """The seed, kept in the file: whoever grades again with the same results in mind needs it."""
+    if seed is None:
+        try:
+            return int(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            seed = secrets.randbelow(1 << 32)
+    file.write_text(f"{seed}\n", encoding="utf-8")
+    return seed
 
 
 def marks_file(out: Path, submission: str, exercise: str) -> Path:

@@ -144,6 +144,15 @@ def test_results_that_nobody_can_read_are_made_again(tmp_path):
     assert Marks.load(file).earned == 0 and os.listdir(file.parent) == ["ring.json"]
 
 
+def test_a_seed_is_drawn_and_kept(tmp_path):
+    folder = hand_in(tmp_path / "in", anna=ROOT / "exercises" / "ring.py")
+    outs = [tmp_path / "one", tmp_path / "two"]
+    seeds = [grade(folder, out).marks["anna"][0].seed for out in outs]
+    assert seeds[0] != seeds[1] and [int((out / "seed.txt").read_text()) for out in outs] == seeds
+    assert grade(folder, outs[0]).kept == 1
+    assert grade(folder, outs[1], seed=seeds[0]).marks["anna"] == grade(folder, outs[0]).marks["anna"]
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_another_seed_is_another_batch(tmp_path, seed):
     folder, out = hand_in(tmp_path / "in", anna=ROOT / "exercises" / "ring.py"), tmp_path / "out"
