@@ -56,12 +56,14 @@ class Jail:
     """`submission`: the folder that is seen as SUBMISSION. `point`: an empty folder. `user`: who to be, if root.
 
     `sure`: this machine can confine, as has been seen, and what cannot be confined now does not run at all.
+    `namespaces`: whether to try for them; where it has been seen that they cannot be had whole, half of them do harm.
     """
 
     submission: str
     point: str
     user: int
     sure: bool = False
+    namespaces: bool = True
     weaknesses: list[str] = field(default_factory=list)
 
     def run(self, keep: list[int], life: Callable[[], None]) -> NoReturn:
@@ -140,6 +142,8 @@ class Jail:
         if sys.platform != "linux":
             self.weaknesses.append(NOT_LINUX)
             return False
+        if not self.namespaces:
+            return False
         try:
             _enter()
             self._build_root()
@@ -154,6 +158,8 @@ class Jail:
         """A file system in memory in which only what a rank needs is to be seen, in place of the one there is."""
         _mount(None, "/", None, _REC | _PRIVATE)
         _mount("tmpfs", self.point, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=755")
+        os.mkdir(f"{self.point}/tmp")  # first: libraries may lie in /tmp
+        _mount("tmpfs", f"{self.point}/tmp", "tmpfs", _NOSUID | _NODEV, f"size={SCRATCH},nr_inodes=1024,mode=1777")
         for path in libraries():
             self._show(path, path)
         os.mkdir(place := f"{self.point}{SUBMISSION}")
@@ -162,8 +168,6 @@ class Jail:
         _mount(None, place, None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
         for device in ("null", "zero", "full", "random", "urandom"):
             self._show(f"/dev/{device}", f"/dev/{device}", _NOSUID)
-        os.mkdir(f"{self.point}/tmp")
-        _mount("tmpfs", f"{self.point}/tmp", "tmpfs", _NOSUID | _NODEV, f"size={SCRATCH},nr_inodes=1024,mode=1777")
         os.chdir(self.point)
         _check(_libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
         _check(_libc.umount2(b".", _DETACH))

@@ -202,11 +202,11 @@ class _Keeper:
         os.close(reading)
         os.waitpid(pid, 0)
         known = json.loads(said) if said else {"weaknesses": [NO_JAIL], "own_root": False}
-        self._sure = not known["weaknesses"]
+        self._sure, self._namespaces = not known["weaknesses"], known["own_root"]
         return known | {"modules": [name for name in sys.modules if name.startswith("dtcourse")]}
 
     def _fork(self, descriptors: list[int], rank: int, folder: str) -> tuple[int, list[int]]:
-        jail = Jail(folder, self._point, self._free_user(), self._sure)
+        jail = Jail(folder, self._point, self._free_user(), self._sure, self._namespaces)
         if (pid := os.fork()) == 0:
             self._sock.close()
             from dtcourse.grading.sandbox.rank import serve
