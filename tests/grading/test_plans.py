@@ -15,7 +15,7 @@ from dtcourse.views.pipeline import PipelineChart
 def test_plans_are_the_picture(tmp_path):
     plans = {"your lists": simulate(gpipe(3, 4)), "1F1B": simulate(one_f_one_b(3, 4))}
     failed = CheckFailed("rank 0 keeps too many", drawing="rank 0  F0 F1", plans=plans)
-    Results(tmp_path)._write("test_memory", SimpleNamespace(passed=False), failed)
+    Results(tmp_path)._write("test_memory", SimpleNamespace(passed=False), failed, 0.0)
     (result,) = read_results(tmp_path, [Test("test_memory", "memory", 1.0)])
     assert result.plans == plans
     picture = Report("pipelines", "pipelines.py", [result]).picture

@@ -108,7 +108,8 @@ def test_exactly_the_first_k_gradients_of_a_step_count(cluster, k, servers, seed
                 version = event.labels["version"]
                 assert (event.labels["staleness"], event.labels["step"]) == (0, version - 1)
             else:
-                assert event.labels["step"] < version
+                too_few = server and event.labels["step"] == last == version  # of a step that server 0 has not made
+                assert event.labels["step"] < version or too_few
         dropped = len(run.marks("dropped", server))
         assert dropped + k * last == len(run.marks("loss"))
 

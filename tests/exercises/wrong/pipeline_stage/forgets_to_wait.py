@@ -1,5 +1,5 @@
 """Begins to send and receive, and does not wait."""
-# message: stage 1 is given inputs in which nothing is yet: receive into them, and wait for it
+# message: stage 1 is given inputs in which nothing is yet: receive into|used what it receives in step
 
 import torch
 import torch.distributed as dist
