@@ -13,6 +13,7 @@ import stat
 import sys
 import sysconfig
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
@@ -149,7 +150,7 @@ def _is_a_module(name: str) -> bool:
 # -- folders and zips --------------------------------------------------------------------------------------------------
 
 
-class Entries:
+class Entries(ABC):
     """The regular files of a submission, and their contents on demand. `left` says what else there was."""
 
     def __init__(self) -> None:
@@ -161,14 +162,15 @@ class Entries:
     def __enter__(self) -> Entries:
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:  # noqa: B027 - a folder has nothing to close
+        ...
 
-    def paths(self) -> Iterator[PurePosixPath]:
-        raise NotImplementedError
+    @abstractmethod
+    def paths(self) -> Iterator[PurePosixPath]: ...
 
+    @abstractmethod
     def read(self, path: PurePosixPath, most: int) -> bytes | None:
         """What is in a file, None if it is more than `most` bytes."""
-        raise NotImplementedError
 
 
 class Folder(Entries):
