@@ -2,6 +2,7 @@
 
 import os
 import random
+import tracemalloc
 import zipfile
 
 import pytest
@@ -141,6 +142,27 @@ def test_a_zip_bomb_is_read_up_to_the_limit_only(tmp_path):
     assert source.path.stat().st_size < 1 << 20
     taken = take(source, "ring")
     assert list(taken.files) == ["ring.py"] and "zeros.py was left behind: it is larger" in taken.left[0]
+
+
+def test_a_zip_bomb_does_not_fill_the_memory(tmp_path):
+    source = zipped(tmp_path / "anna.zip", {"ring.py": RING, "zeros.py": bytes(64 << 20)})
+    tracemalloc.start()
+    try:
+        take(source, "ring")
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_has_become_a_link_is_not_followed(tmp_path):
+    folder(tmp_path / "anna", {"ring.py": RING})
+    (tmp_path / "solution.py").write_bytes(b"secret")
+    entries = intake.Folder(tmp_path / "anna")
+    (path,) = entries.paths()
+    os.remove(tmp_path / "anna" / "ring.py")
+    os.symlink(tmp_path / "solution.py", tmp_path / "anna" / "ring.py")
+    with pytest.raises(OSError, match="symbolic links"):
+        entries.read(path, 1000)
 
 
 def test_a_zip_that_lies_about_its_sizes(tmp_path):
