@@ -1,5 +1,5 @@
 """Goes through the backwards from the last micro-batch to the first."""
-# message: nothing is kept under 2; stage 0 has done F0 F1 until then
+# message: nothing is kept under 2; stage [01] has done F0( F1)? until then
 
 import torch
 import torch.distributed as dist
