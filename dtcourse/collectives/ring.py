@@ -26,6 +26,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from dtcourse.collectives.chunks import chunks_of
+
 
 def ring_all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
     """Sum `tensor` (any shape, contiguous) over the ranks of `group`, in place, on every rank."""
@@ -51,13 +53,6 @@ def ring_all_gather(tensor: torch.Tensor, group: dist.ProcessGroup | None = None
     chunks = chunks_of(tensor, world)
     for step in range(world - 1):
         pass_on(chunks[(rank + 1 - step) % world], chunks[(rank - step) % world], group)
-
-
-def chunks_of(tensor: torch.Tensor, world: int) -> tuple[torch.Tensor, ...]:
-    """`world` views of the tensor's elements; the first (elements mod world) are one element longer."""
-    if not tensor.is_contiguous():
-        raise ValueError("the ring works in place on contiguous tensors: pass tensor.contiguous()")
-    return tensor.view(-1).tensor_split(world)
 
 
 def pass_on(outgoing: torch.Tensor, incoming: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
