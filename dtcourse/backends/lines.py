@@ -12,7 +12,7 @@ from torch.distributed import distributed_c10d as c10d
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ROOMS = (
     *("backends", "cluster", "grading"),
-    *("parameter_server", "model_parallel", "pipeline"),  # of these, who calls says more
+    *("parameter_server", "data_parallel", "model_parallel", "pipeline"),  # of these, who calls says more
 )
 _MACHINERY = (
     *(os.path.join(_OURS, room) + os.sep for room in _ROOMS),
