@@ -20,6 +20,7 @@ _HOME = {
     "mark": "dtcourse.events",
     "region": "dtcourse.events",
     "Link": "dtcourse.network",
+    "Network": "dtcourse.network",
     "provenance": "dtcourse.origins",
     "Run": "dtcourse.run",
     "ask": "dtcourse.views.question",

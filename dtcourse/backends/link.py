@@ -26,8 +26,7 @@ from contextlib import contextmanager
 from dtcourse.backends.ledger import Posting
 from dtcourse.backends.recording import now
 from dtcourse.backends.tape import Column, Dues, Files, Kind, anonymous_file
-from dtcourse.network import plans
-from dtcourse.network.link import Link
+from dtcourse.network import Link, Network, plans
 from dtcourse.network.ports import Passage, Ports
 
 _NEARLY = 150_000  # ns; a sleep ends late by about as much
@@ -42,16 +41,20 @@ def create_ports(world: int) -> int:
 
 def free_ports(ports: int, world: int) -> None:
     """All ports are free: a run begins."""
-    os.pwrite(ports, bytes(16 * world), 0)  # an out-port and an in-port, 8 bytes each
+    os.pwrite(ports, bytes(_size(world)), 0)
+
+
+def _size(world: int) -> int:
+    return 2 * 8 * 2 * world  # an out-port and an in-port, 8 bytes each, of each rank and of at most as many nodes
 
 
 class EmulatedLink:
     """One rank's access to the ports of all."""
 
-    def __init__(self, link: Link, ports: int, tapes: list[Files]) -> None:
-        self._file, world = ports, len(tapes)
-        words = memoryview(mmap.mmap(ports, 16 * world)).cast("q")
-        self._ports = Ports(link, words[:world], words[world:])
+    def __init__(self, link: Link | Network, ports: int, tapes: list[Files]) -> None:
+        self._file = ports
+        words = memoryview(mmap.mmap(ports, _size(len(tapes)))).cast("q")
+        self._ports = Ports(link, words[: len(words) // 2], words[len(words) // 2 :])
         self._dues = [Dues(files) for files in tapes]
         self.lag = 0  # ns
 
@@ -89,7 +92,7 @@ class EmulatedLink:
             if not left:
                 left = self._carry(send, send.rank, receive.rank, ready(receive)).left
                 self._dues[send.rank][send.number] = left
-            self._dues[receive.rank][receive.number] = left + self._ports.latency
+            self._dues[receive.rank][receive.number] = left + self._ports.latency(send.rank, receive.rank)
 
     def _carry(self, posting: Posting, sender: int, receiver: int, met: int) -> Passage:
         size = 0 if posting.row[Column.CONTROL] else posting.row[Column.BYTES]

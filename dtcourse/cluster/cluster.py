@@ -25,7 +25,7 @@ from dtcourse.cluster.rank import Order
 from dtcourse.cluster.shipping import Shipper
 from dtcourse.cluster.supervise import Ending, Outcome, Supervisor
 from dtcourse.errors import RunError
-from dtcourse.network import Link
+from dtcourse.network import Link, Network
 from dtcourse.run import Run
 
 _cells = itertools.count(1)
@@ -41,8 +41,9 @@ class Cluster:
               auto: a GPU for each rank and NCCL; ranks that share GPUs, through pinned and shared memory, if there
               are fewer; the CPU and shared memory if there are none. The environment variables DTCOURSE_DEVICE and
               DTCOURSE_BACKEND say what "auto" is, if they are set
-    link      Link("1 Gbit/s", "50 us"): make the port of each rank that slow, in each direction. Ranks with a link live
-              on the CPU
+    link      Link("1 Gbit/s", "50 us"): make the port of each rank that slow, in each direction; a Network: fast links
+              inside the nodes, and between them a slow port that the ranks of a node share. Ranks with a link live on
+              the CPU
     slow      {2: 3.0}: rank 2's outermost regions, less its waiting inside them, take three times as long
     strict    refuse what NCCL would refuse or hang on: receive from any, tags, sends that cross outside a batch
               (NCCL itself is always strict)
@@ -59,7 +60,7 @@ class Cluster:
         device: str = "auto",
         backend: str = "auto",
         timeout: float | None = None,
-        link: Link | None = None,
+        link: Link | Network | None = None,
         slow: Mapping[int, float] | None = None,
         strict: bool = False,
     ) -> None:

@@ -24,7 +24,7 @@ from dtcourse.cluster.devices import Placement
 from dtcourse.cluster.forkserver import ForkServer
 from dtcourse.cluster.interrupts import in_one_piece
 from dtcourse.errors import RankDied
-from dtcourse.network import Link
+from dtcourse.network import Link, Network
 
 
 @dataclass(eq=False)
@@ -55,7 +55,7 @@ class Crew:
         self,
         placement: Placement,
         strict: bool = False,
-        link: Link | None = None,
+        link: Link | Network | None = None,
         slow: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         self.devices, self.backend = placement

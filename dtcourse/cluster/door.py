@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from dtcourse.network import Link
+from dtcourse.network import Link, Network
 
 MAX_WORLD = 64
 
@@ -22,10 +22,10 @@ def check_timeout(timeout: float | None) -> None:
         raise ValueError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
 
 
-def check_link(link: Link | None, device: str, backend: str) -> None:
+def check_link(link: Link | Network | None, device: str, backend: str) -> None:
     """Raise TypeError if it is no link, ValueError if there is none between such ranks."""
-    if link is not None and not isinstance(link, Link):
-        raise TypeError(f'link is a Link, as in link=Link("1 Gbit/s", "50 us"), or None, not {link!r}')
+    if link is not None and not isinstance(link, (Link, Network)):
+        raise TypeError(f'link is a Link, as in link=Link("1 Gbit/s", "50 us"), or a Network, or None, not {link!r}')
     if link and (device == "cuda" or backend == "nccl"):
         raise ValueError("a link is emulated between ranks on the CPU alone: leave device and backend away")
 

@@ -37,7 +37,7 @@ from dtcourse.cluster.groups import Groups
 from dtcourse.cluster.home import at_home, pack, sound, unpack
 from dtcourse.errors import RankDied
 from dtcourse.failures import Failure, failure_of
-from dtcourse.network import Link
+from dtcourse.network import Link, Network
 
 _LONG = timedelta(days=30)  # the cluster decides how long a run may take, and a rank held at a step is not late
 
@@ -73,7 +73,7 @@ def serve(
     folder: str,
     path: list[str],
     strict: bool,
-    link: Link | None,
+    link: Link | Network | None,
     slowness: float,
     environ: dict,
 ) -> None:

@@ -31,6 +31,10 @@ class Link:
         """From the first byte sent of a message of `size` bytes to its last byte received, alone on the link."""
         return self.latency + size / self.bandwidth
 
+    def route(self, sender: int, receiver: int) -> tuple[Link, int, int]:
+        """The link that a message takes, its out-port and its in-port: each rank has one of each to itself."""
+        return self, sender, receiver
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Link) and (self.bandwidth, self.latency) == (other.bandwidth, other.latency)
 

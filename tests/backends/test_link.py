@@ -620,7 +620,7 @@ def test_slow_has_to_make_sense(slow, problem):
 
 
 def test_link_has_to_be_one():
-    with pytest.raises(TypeError, match=r'link=Link\("1 Gbit/s", "50 us"\), or None, not \'1 Gbit/s\''):
+    with pytest.raises(TypeError, match=r'link=Link\("1 Gbit/s", "50 us"\), or a Network, or None, not \'1 Gbit/s\''):
         Cluster(2, link="1 Gbit/s")
 
 
