@@ -1,12 +1,13 @@
 """What a collective sends, as data: a plan is a sequence of rounds, a round a list of (sender, receiver, bytes).
 
 A rank begins a round when its part in the one before is over. Ranks count from 0 within the group. `sizes` are the
-bytes of the N chunks of a tensor, one chunk a rank; everything but gather, scatter and all-to-all goes round the ring.
+bytes of the N chunks of a tensor, one chunk a rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 Round = list[tuple[int, int, int]]
 
@@ -15,6 +16,22 @@ def chunk_sizes(elements: int, element_size: int, world: int) -> list[int]:
     """Bytes of each of the `world` chunks of a tensor: the first (elements mod world) are one element longer."""
     short, longer = divmod(elements, world)
     return [(short + (rank < longer)) * element_size for rank in range(world)]
+
+
+def backwards(plan: Iterable[Round]) -> Iterator[Round]:
+    """The same messages the other way, the last round first: so a reduce becomes a broadcast."""
+    for messages in reversed(list(plan)):
+        yield [(receiver, sender, size) for sender, receiver, size in messages]
+
+
+def side_by_side(groups: Iterable[tuple[Sequence[int], Iterable[Round]]]) -> Iterator[Round]:
+    """Plans of groups of ranks that work at the same time: (the ranks of a group, its plan)."""
+    members, parts = zip(*groups, strict=True)
+    for rounds in zip_longest(*parts, fillvalue=()):
+        yield [(of[s], of[r], size) for of, messages in zip(members, rounds, strict=True) for s, r, size in messages]
+
+
+# -- rings ------------------------------------------------------------------------------------------------------------
 
 
 def ring_all_reduce(sizes: list[int]) -> Iterator[Round]:
@@ -46,6 +63,87 @@ def ring_broadcast(sizes: list[int], root: int) -> Iterator[Round]:
 def ring_reduce(sizes: list[int], root: int) -> Iterator[Round]:
     """A broadcast the other way in time: partial sums go along the ring and end at the root."""
     yield from ring_broadcast(sizes, (root + 1) % len(sizes))
+
+
+# -- trees ------------------------------------------------------------------------------------------------------------
+
+
+def tree_reduce(world: int, size: int, root: int = 0) -> Iterator[Round]:
+    """Ranks count from the root: in round k those whose lowest bit is bit k send to the one without that bit."""
+    return _up(world, root, lambda rank, bit: size)
+
+
+def tree_broadcast(world: int, size: int, root: int = 0) -> Iterator[Round]:
+    """The way back. The root begins with the rank that is furthest away."""
+    return backwards(tree_reduce(world, size, root))
+
+
+def tree_all_reduce(world: int, size: int) -> Iterator[Round]:
+    """A reduce to rank 0, then a broadcast."""
+    yield from tree_reduce(world, size)
+    yield from tree_broadcast(world, size)
+
+
+def tree_all_gather(sizes: list[int]) -> Iterator[Round]:
+    """Rank j begins with a part of sizes[j] bytes. What a rank has collected goes up; then all of it comes down."""
+    yield from _up(len(sizes), 0, lambda rank, bit: sum(sizes[rank : rank + bit]))
+    yield from tree_broadcast(len(sizes), sum(sizes))
+
+
+def _up(world: int, root: int, size: Callable[[int, int], int]) -> Iterator[Round]:
+    """Up the binomial tree. A rank that sends along `bit` has heard from all ranks up to rank+bit."""
+    for bit in (1 << k for k in range((world - 1).bit_length())):
+        senders = range(bit, world, 2 * bit)
+        yield [((root + r) % world, (root + r - bit) % world, size(r, bit)) for r in senders]
+
+
+# -- halving and doubling ---------------------------------------------------------------------------------------------
+
+
+def halving_doubling_all_reduce(elements: int, element_size: int, world: int) -> Iterator[Round]:
+    """Partners halve what they still sum up, p/2 ranks apart, then p/4, ..., 1; the way back doubles it again.
+
+    p is the largest power of two in N. Before that the first N-p even ranks hand all they have to the odd rank
+    after them, which gives them the sum in the end.
+    """
+    p = 1 << world.bit_length() - 1
+    folded, chunks = range(world - p), chunk_sizes(elements, element_size, p)
+    ranks = [2 * q + 1 if q in folded else q + len(folded) for q in range(p)]  # those that go on, as q = 0, ..., p-1
+    down = [[(2 * q, 2 * q + 1, elements * element_size) for q in folded]]
+    for distance in (p >> k for k in range(1, p.bit_length())):
+        halves = [sum(chunks[start : start + distance]) for start in range(0, p, distance)]
+        down.append([(ranks[q], ranks[q ^ distance], halves[(q ^ distance) // distance]) for q in range(p)])
+    yield from down
+    yield from backwards(down)
+
+
+# -- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def hierarchical_all_reduce(elements: int, element_size: int, world: int, ranks_per_node: int) -> Iterator[Round]:
+    """Reduce-scatter inside each node, all-reduce of each chunk across the nodes, all-gather inside: all by rings.
+
+    Raises ValueError if the nodes are not all full.
+    """
+    if world % ranks_per_node:
+        raise ValueError(f"{world} ranks do not fill nodes of {ranks_per_node}: their number has to divide the world")
+    nodes = [range(first, first + ranks_per_node) for first in range(0, world, ranks_per_node)]
+    chunks = chunk_sizes(elements, element_size, ranks_per_node)
+    owned = chunks[1:] + chunks[:1]  # rank j of a node holds chunk j+1 after the first phase
+    alike = [range(j, world, ranks_per_node) for j in range(ranks_per_node)]
+    parts = [chunk_sizes(size // element_size, element_size, len(nodes)) for size in owned]
+    yield from side_by_side((node, ring_reduce_scatter(chunks)) for node in nodes)
+    yield from side_by_side((ranks, ring_all_reduce(part)) for ranks, part in zip(alike, parts, strict=True))
+    yield from side_by_side((node, ring_all_gather(owned)) for node in nodes)
+
+
+# -- all at once ------------------------------------------------------------------------------------------------------
+
+
+def root_all_reduce(world: int, size: int) -> Iterator[Round]:
+    """One rank after the other to rank 0, which waits for each; then rank 0 to all."""
+    yield from ([(j, 0, size)] for j in range(1, world))
+    yield from scatter(world, size, 0)
 
 
 def gather(world: int, size: int, root: int) -> Iterator[Round]:

@@ -1,5 +1,8 @@
 """The formulas are what the plans come to when their messages go through ports."""
 
+import math
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,6 +99,101 @@ def test_rounds_with_one_server_overlap(workers):
     assert (rounds[2] - rounds[1]) / 1e9 == pytest.approx(2 * LINK.latency + (workers + 1) * 0.001)
 
 
+# -- beyond the ring --------------------------------------------------------------------------------------------------
+
+BY_ELEMENTS = {
+    "tree_all_reduce": lambda world, n, each: plans.tree_all_reduce(world, n * each),
+    "tree_broadcast": lambda world, n, each: plans.tree_broadcast(world, n * each),
+    "tree_all_gather": lambda world, n, each: plans.tree_all_gather(plans.chunk_sizes(n, each, world)),
+    "halving_doubling_all_reduce": lambda world, n, each: plans.halving_doubling_all_reduce(n, each, world),
+    "ring_broadcast": lambda world, n, each: plans.ring_broadcast(plans.chunk_sizes(n, each, world), 0),
+    "ring_all_gather": lambda world, n, each: plans.ring_all_gather(one_on(plans.chunk_sizes(n, each, world))),
+}
+LINKS = [LINK, Link("1 GB/s"), Link("1 kB/s", "1 ns"), Link("1 GB/s", "2 s")]
+
+
+def one_on(chunks):
+    return chunks[1:] + chunks[:1]
+
+
+def formula(name, world, elements, link, element_size=4):
+    if name in ("tree_all_reduce", "tree_broadcast"):
+        return getattr(costs, name)(world, elements * element_size, link)
+    return getattr(costs, name)(world, elements, link, element_size)
+
+
+@pytest.mark.parametrize("name", BY_ELEMENTS)
+@given(st.integers(1, 12), st.integers(0, 10_000), st.sampled_from([1, 4, 8]), st.sampled_from(LINKS))
+def test_a_formula_is_its_plan(name, world, elements, element_size, link):
+    seconds, sent, received = played(BY_ELEMENTS[name](world, elements, element_size), world, link)
+    cost = formula(name, world, elements, link, element_size)
+    assert (cost.sent, cost.received) == (sent, received)
+    if name == "halving_doubling_all_reduce" and world & (world - 1):  # chunks of unequal length on unequal ranks
+        assert -1e-6 <= cost.seconds - seconds <= 2 * math.log2(world) * element_size / link.bandwidth + 1e-6
+    else:
+        assert cost.seconds == pytest.approx(seconds, rel=1e-6, abs=1e-6)
+
+
+TABLE = {
+    "ring": "ring_all_reduce", "through a root": "root_all_reduce", "tree": "tree_all_reduce",
+    "halving and doubling": "halving_doubling_all_reduce", "ring broadcast": "ring_broadcast",
+    "tree broadcast": "tree_broadcast", "ring all-gather": "ring_all_gather", "tree all-gather": "tree_all_gather",
+}  # fmt: skip
+
+
+def value(term, **letters):
+    """Of a formula as the table has it: a space between two factors is a product."""
+    term = re.sub(r"\(([-+/\w ()]*)\)", lambda m: f"({m[1]})", term)
+    term = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", term)
+    return eval(term, {}, letters)
+
+
+def rows_of_the_table():
+    for line in costs.__doc__.splitlines():
+        found = re.fullmatch(r"    (\w[\w -]*?)  +(\S.*?)  +(\S.*)", line)
+        if found and found[1] in TABLE:
+            yield found.groups()
+
+
+def test_the_table_at_the_top_of_the_file_is_what_the_functions_say():
+    rows = list(rows_of_the_table())
+    assert [name for name, *_ in rows] == list(TABLE)
+    for name, seconds, most in rows:
+        for n in WORLDS[1:]:
+            down, up, elements = n.bit_length() - 1, (n - 1).bit_length(), 840
+            letters = {"N": n, "S": 4 * elements, "a": LINK.latency, "b": 1 / LINK.bandwidth}
+            letters |= {"D": down, "U": up, "p": 1 << down}
+            rest = {"seconds": 2 * LINK.seconds(4 * elements), "most": 4 * elements}
+            more = rest if name == "halving and doubling" and n & (n - 1) else dict.fromkeys(rest, 0)
+            sizes = (
+                (4 * elements,)
+                if TABLE[name] in ("root_all_reduce", "tree_all_reduce", "tree_broadcast")
+                else (elements,)
+            )
+            cost = getattr(costs, TABLE[name])(n, *sizes, LINK)
+            assert cost.seconds == pytest.approx(value(seconds, **letters) + more["seconds"]), (name, n)
+            assert max(cost.sent) == pytest.approx(value(most.split(",")[0], **letters) + more["most"]), (name, n)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+@pytest.mark.parametrize("each", [1, 2, 3, 4])
+def test_hierarchical_sends_what_the_formula_says_inside_and_across(nodes, each):
+    world, size = nodes * each, 4 * 144
+    inside, across = [0] * world, [0] * world
+    for messages in plans.hierarchical_all_reduce(size // 4, 4, world, each):
+        for sender, receiver, count in messages:
+            (inside if sender // each == receiver // each else across)[sender] += count
+    assert inside == [2 * (each - 1) * size // each] * world
+    assert across == [2 * (nodes - 1) * size // nodes // each] * world
+
+
+def test_hierarchical_wants_full_nodes():
+    with pytest.raises(ValueError, match="6 ranks do not fill nodes of 4"):
+        list(plans.hierarchical_all_reduce(8, 4, 6, 4))
+
+
+# -- rooted -----------------------------------------------------------------------------------------------------------
+
 ROOTED = {"broadcast": plans.ring_broadcast, "reduce": plans.ring_reduce}
 
 
@@ -120,7 +218,7 @@ def test_a_ring_broadcast_takes_as_long_as_a_ring_all_reduce():
         )
 
 
-# -- ports --------------------------------------------------------------------------------------------------------
+# -- ports ------------------------------------------------------------------------------------------------------------
 
 
 def test_two_senders_share_the_port_of_a_receiver_and_two_receivers_that_of_a_sender():
