@@ -25,6 +25,7 @@ _HOME = {
     "Run": "dtcourse.run",
     "ask": "dtcourse.views.question",
     "curves": "dtcourse.views.curves",
+    "overlap": "dtcourse.views.overlap",
     "pipeline_plan": "dtcourse.views.pipeline",
     "ports": "dtcourse.views.ports",
     "check": "dtcourse.grading",

@@ -195,6 +195,16 @@ class Run:
 
         return Versions(self, step)
 
+    def overlap(self, step: int = -1) -> Any:
+        """Backward and communication of each rank on one axis, and how much of the second lies under the first.
+
+        Reads `region("backward")` and `region("all-reduce", bucket=)`, or without such the messages and collectives.
+        Of a run with several steps the last is shown, unless `step` tells another, from 0.
+        """
+        from dtcourse.views.overlap import overlap
+
+        return overlap(self, step)
+
     def wait_graph(self) -> Any:
         """After a deadlock: who waits for whom."""
         from dtcourse.views.wait_graph import WaitGraph
@@ -202,7 +212,7 @@ class Run:
         return WaitGraph(self.waits, self.returned)
 
     def page(self, path: str | Path, plan: Any = None) -> Path:
-        """Write player, timeline, traffic, and what there is of pipeline, loss and staleness, as one HTML file.
+        """Write player, timeline, traffic, and what there is of pipeline, overlap, loss, staleness, as one HTML file.
 
         The file needs no kernel and no network. `plan` is that of `pipeline`.
         """

@@ -1,7 +1,8 @@
 """A run as one HTML file: player, timeline and traffic, drawn by the same JavaScript as in a notebook.
 
-Of a pipeline there is its chart, and pictures of its activations and weight versions; of a training its loss and the
-staleness of its gradients. The page needs no kernel and no network. A few lines stand in for the notebook's model.
+Of a pipeline there is its chart, and pictures of its activations and weight versions; of data parallelism what is
+communicated during backward; of a training its loss and the staleness of its gradients. The page needs no kernel and no
+network. A few lines stand in for the notebook's model.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from dtcourse.run import Run
-from dtcourse.views import pipeline, player, timeline, traffic
+from dtcourse.views import lanes, overlap, pipeline, player, timeline, traffic
 from dtcourse.views.activations import Activations
 from dtcourse.views.bars import bars, bars_data
 from dtcourse.views.curves import curves
+from dtcourse.views.exchange import has_exchange
 from dtcourse.views.film import demand_watched, film
 from dtcourse.views.picture import Picture
 from dtcourse.views.staleness import Staleness
@@ -86,18 +88,28 @@ def _sections(run: Run, step: int, plan: Any) -> Iterator[str]:
         yield _section("player", "The chunks, step by step", player.SCRIPTS, state)
     except ValueError as problem:
         yield f"<h2>The chunks, step by step</h2>\n<p>Not here: {escape(str(problem))}</p>"
-    lanes = {"data": bars_data(bars(run), run.function)}
-    yield _section("timeline", "Who works, who waits", timeline.SCRIPTS, lanes)
+    worked = {"data": bars_data(bars(run), run.function)}
+    yield _section("timeline", "Who works, who waits", timeline.SCRIPTS, worked)
     if has_pipeline(run):
-        yield _section("pipeline", "The pipeline", pipeline.SCRIPTS, {"data": pipeline.chart(run, plan).data})
+        yield _section("pipeline", "The pipeline", lanes.SCRIPTS, {"data": pipeline.chart(run, plan).data})
         yield _picture("The activations that each rank kept", partial(Activations, plan=plan), run)
         if any("version" in e.labels for e in run.regions("forward")):
             yield _picture("How old the weights were", Versions, run)
+    if has_exchange(run):
+        yield _overlap(run)
     yield _section("traffic", "Who sends how much to whom", traffic.SCRIPTS, {"data": traffic.traffic_data(run)})
     if run.marks("loss"):
         yield _picture("The loss", curves, run)
     if run.marks("update"):
         yield _picture("How stale the gradients were", Staleness, run)
+
+
+def _overlap(run: Run) -> str:
+    heading = "What is communicated during backward"
+    try:
+        return _section("overlap", heading, lanes.SCRIPTS, {"data": overlap.overlap(run).data})
+    except ValueError as problem:  # the last step may have communicated nothing
+        return f"<h2>{heading}</h2>\n<p>Not here: {escape(str(problem))}</p>"
 
 
 def _picture(heading: str, view: Callable[[Run], Picture], run: Run) -> str:

@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from dtcourse.run import Run
+from dtcourse.views.lanes import SCRIPTS, Chart, Lane, Panel, Shape, chart_data, chart_figure
 from dtcourse.views.tracks import BACKWARD, FORWARD, INPUT, WEIGHT, Box, Track, chosen, fitted, planned
-from dtcourse.views.view import WARN, View, ink_on, script
-from dtcourse.views.words import some, time_unit
+from dtcourse.views.view import View, script
+from dtcourse.views.words import some
 
-SCRIPTS = ("common.js", "axis.js", "pipeline.js")
 # Apart in grey as well: the forward is the darkest, and its later stages are darker still; the others become lighter.
 FILLS = {FORWARD: "#0072B2", BACKWARD: "#E69F00", INPUT: "#CC79A7", WEIGHT: "#F0E442"}
 NAMES = {FORWARD: "F forward", BACKWARD: "B backward", INPUT: "I input half", WEIGHT: "W weight half"}
 DEEPEST = 0.45  # how far the shade of a rank's last stage is from that of its first
-IDLE = {"facecolor": "#f4f4f4", "edgecolor": "#c9ccd2", "hatch": "////", "linewidth": 0.0}
-WIDE = 9.6  # inches
-NARROW = 1 / 250  # of the axis
-SMALLEST, LARGEST = 4.5, 10  # points, of the text in a box
+FOOT = "Point at a box to read it, and to follow its micro-batch."
 
 
 def chart(run: Run, plan: Any = None, step: int = -1) -> PipelineChart:
@@ -61,7 +55,8 @@ class PipelineChart(View):
 
     def __init__(self, title: str, tracks: list[Track]) -> None:
         self.title, self.tracks = title, tracks
-        super().__init__(data=chart_data(title, tracks, self.caption))
+        self._chart = _chart(title, tracks, self.caption)
+        super().__init__(data=chart_data(self._chart))
 
     @property
     def caption(self) -> str:
@@ -75,7 +70,7 @@ class PipelineChart(View):
         )
 
     def figure(self) -> Figure:
-        return _figure(self.title, self.tracks)
+        return chart_figure(self._chart)
 
 
 def bubbles(tracks: list[Track]) -> str:
@@ -106,106 +101,26 @@ def letters(tracks: list[Track]) -> str:
     return "" if most == 1 else f"{', '.join('abcdefghijklmnopqrstuvwxyz'[:most])}: a rank's stages, in order"
 
 
-# -- as a widget -------------------------------------------------------------------------------------------------------
-
-
-def chart_data(title: str, tracks: list[Track], caption: str) -> dict[str, Any]:
-    """The tracks as the plain data that pipeline.js reads."""
-    return {
-        "title": title,
-        "timed": tracks[-1].timed,
-        "span": max(track.span for track in tracks),
-        "bubbles": bubbles(tracks),
-        "caption": caption,
-        "letters": letters(tracks),
-        "kinds": [[NAMES[kind], FILLS[kind]] for kind in kinds(tracks)],
-        "tracks": [_track_data(track) for track in tracks],
-    }
-
-
-def _track_data(track: Track) -> dict[str, Any]:
-    lanes: dict[int, list[list[Any]]] = {rank: [] for rank in track.lanes}
-    for box, told in track.told():
-        kind, microbatch, stage = box.action
-        where = [round(box.start, 4), round(box.end, 4)]
-        lanes[box.rank].append(
-            [kind, microbatch, stage, *where, track.label(box), fill(track, box), int(box.pending), told]
-        )
-    return {
-        "name": track.name,
-        "span": track.span,
-        "bubble": round(track.bubble, 4),
-        "lanes": [{"rank": r, "idle": round(track.idle(r), 4), "boxes": boxes} for r, boxes in lanes.items()],
-    }
-
-
-# -- as a picture ------------------------------------------------------------------------------------------------------
-
-
-def _figure(title: str, tracks: list[Track]) -> Figure:
-    lanes = sum(len(track.lanes) for track in tracks)
-    high = 0.34 if lanes <= 16 else 0.27
-    figure = Figure(figsize=(WIDE, 1.0 + high * lanes + 0.35 * len(tracks)), layout="constrained")
-    span = max(track.span for track in tracks) or 1.0
-    unit, factor = time_unit(span) if tracks[-1].timed else ("time, in the unit of the plan's costs", 1)
-    heights = [len(track.lanes) + 0.2 for track in tracks]
-    every = figure.subplots(len(tracks), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, track in zip(every, tracks, strict=True):
-        _draw(axes, track, factor, span)
-        axes.set_xlim(0, 1.002 * span / factor)
-    every[-1].set_xlabel(unit)
-    handles = [Patch(facecolor=FILLS[kind], edgecolor="#333333", label=NAMES[kind]) for kind in kinds(tracks)]
-    handles.append(Patch(**IDLE, label="idle"))
-    if meaning := letters(tracks):
-        handles.append(Patch(alpha=0, label=meaning))
-    if any(box.pending for track in tracks for box in track.boxes):
-        handles.append(Patch(facecolor="white", edgecolor=WARN, hatch="xxxx", label="never ended"))
-    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), fontsize=9, frameon=False)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
-    return figure
-
-
-def _draw(axes: Axes, track: Track, factor: float, span: float) -> None:
-    ranks = list(track.lanes)
-    whole = [_corners(0, track.span / factor, row) for row in range(len(ranks))]
-    axes.add_collection(PolyCollection(whole, **IDLE))
-    shapes: dict[tuple[str, bool], list[list[tuple[float, float]]]] = {}
-    for row, lane in enumerate(track.lanes.values()):
-        for box in lane:
-            corners = _corners(box.start / factor, box.end / factor, row)
-            shapes.setdefault((fill(track, box), box.pending), []).append(corners)
-    narrow = track.span / len(track.boxes) * len(ranks) < span * NARROW  # edges would be all that is seen
-    for (colour, pending), boxes in shapes.items():
-        look = {"hatch": "xxxx", "edgecolor": WARN} if pending else {"edgecolor": "#333333"}
-        look["linewidth"] = 0.0 if narrow and not pending else 0.6
-        axes.add_collection(PolyCollection(boxes, facecolor="white" if pending else colour, **look))
-    _labels(axes, track, factor, span)
-    axes.set_ylim(len(ranks) - 0.02, -0.02)
-    axes.set_yticks(
-        [row + 0.46 for row in range(len(ranks))], [f"rank {rank}, idle {track.idle(rank):.0%}" for rank in ranks]
+def _chart(title: str, tracks: list[Track], caption: str) -> Chart:
+    return Chart(
+        title,
+        f"bubble: {bubbles(tracks)}",
+        caption,
+        FOOT,
+        tuple((NAMES[kind], FILLS[kind]) for kind in kinds(tracks)),
+        tuple(map(_panel, tracks)),
+        letters(tracks),
+        "" if tracks[-1].timed else "time, in the unit of the plan's costs",
     )
-    axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_title(f"{track.name}: bubble {track.bubble:.0%}", loc="left", fontsize=11, fontweight="bold", pad=4)
 
 
-def _corners(start: float, end: float, row: float) -> list[tuple[float, float]]:
-    return [(start, row), (end, row), (end, row + 0.92), (start, row + 0.92)]
-
-
-def _labels(axes: Axes, track: Track, factor: float, span: float) -> None:
-    """The micro-batch in each box that has room for it; in one size a kind, for which most of its boxes have room."""
-    points = 72 * (WIDE - 1.3) / span
-    room: dict[str, list[float]] = {}
-    for box in track.boxes:
-        fits = points * (box.end - box.start) / (0.62 * len(track.label(box)) + 0.2)
-        room.setdefault(box.action.kind, []).append(fits)
-    sizes = {kind: min(max(sorted(fits)[len(fits) // 8], SMALLEST), LARGEST) for kind, fits in room.items()}
-    for row, lane in enumerate(track.lanes.values()):
-        for box in lane:
-            text, size = track.label(box), sizes[box.action.kind]
-            if points * (box.end - box.start) < (0.62 * len(text) + 0.1) * size:
-                continue
-            middle = (box.start + box.end) / 2 / factor
-            style = {"ha": "center", "va": "center_baseline", "fontsize": size, "clip_on": True, "in_layout": False}
-            axes.text(middle, row + 0.47, text, color=ink_on("#ffffff" if box.pending else fill(track, box)), **style)
+def _panel(track: Track) -> Panel:
+    shapes: dict[int, list[Shape]] = {rank: [] for rank in track.lanes}
+    for box, told in track.told():
+        kind, microbatch, _ = box.action
+        shapes[box.rank].append(
+            Shape(kind, microbatch, box.start, box.end, track.label(box), fill(track, box), told, box.pending)
+        )
+    idle = {rank: f"idle {track.idle(rank):.0%}" for rank in track.lanes}
+    lanes = tuple(Lane(rank, f"rank {rank}, {idle[rank]}", idle[rank], tuple(own)) for rank, own in shapes.items())
+    return Panel(track.name, f"{track.name}: bubble {track.bubble:.0%}", track.span, lanes)

@@ -188,14 +188,8 @@ def _step(lanes: dict[int, list[Event]], end: int) -> Track:
 def chosen(run: Run, step: int) -> tuple[Track, str]:
     """The track of a step, counted as Python counts (-1 is the last), and which one it is in words."""
     found = steps(run)
-    if not -len(found) <= step < len(found):
-        there = f"steps 0 to {len(found) - 1}" if len(found) > 1 else "one step, number 0"
-        raise ValueError(f"step {step}: {run.function or 'this run'} has {there}; -1 is the last")
-    number = step % len(found)
-    if len(found) == 1:
-        return found[0], ""
-    last = number == len(found) - 1
-    return found[number], f"the last of {len(found)} steps" if last else f"step {number} of 0 to {len(found) - 1}"
+    number, which = words.step(step, len(found), run.function)
+    return found[number], which
 
 
 # -- planned -----------------------------------------------------------------------------------------------------------

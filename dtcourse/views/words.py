@@ -44,6 +44,20 @@ def some(parts: list[str], most: int, separator: str = ", ") -> str:
     return shown if len(parts) <= most else f"{shown} and {len(parts) - most} more"
 
 
+def step(number: int, count: int, run: str) -> tuple[int, str]:
+    """A step of `count`, counted as Python counts (-1 is the last): its number, and which one it is in words.
+
+    Raises ValueError, which says what the run has, for any other.
+    """
+    if not -count <= number < count:
+        there = f"steps 0 to {count - 1}" if count > 1 else "one step, number 0"
+        raise ValueError(f"step {number}: {run or 'this run'} has {there}; -1 is the last")
+    number %= count
+    if count == 1:
+        return number, ""
+    return number, f"the last of {count} steps" if number == count - 1 else f"step {number} of 0 to {count - 1}"
+
+
 def file_label(file: str) -> str:
     """How a reader calls the file: `cell 3` and the like stay, a path becomes its name."""
     return PurePath(file).name or file

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from chromium import browser, key_to_paint, why_not
+from overlap_simulated import two_ranks
 from pipeline_simulated import pipeline_run
 from simulated import SOURCE, ring_run
 
@@ -210,12 +211,12 @@ def test_the_pipeline_tells_follows_and_zooms(opened: Any) -> None:
     pipeline = page.locator("#pipeline")
     assert "bubble: planned 33%, measured 33%" in pipeline.locator(".dtc-head").inner_text()
     assert pipeline.locator("[data-i]").count() == 2 * 3 * 4 * 2
-    box = pipeline.locator('[data-kind="F"][data-rank="1"][data-microbatch="1"]').last
+    box = pipeline.locator('[data-kind="F"][data-rank="1"][data-group="1"]').last
     box.hover()
     told = pipeline.locator(".dtc-caption")
     assert told.inner_text() == "Measured: rank 1, F1 of stage 1, from 2 ms to 3 ms."
     bright = pipeline.locator("[data-i]").evaluate_all(
-        "all => all.filter((b) => b.style.opacity === '1').map((b) => b.dataset.microbatch)"
+        "all => all.filter((b) => b.style.opacity === '1').map((b) => b.dataset.group)"
     )
     assert bright == ["1"] * 2 * 3 * 2, "forward and backward on three ranks, planned and measured"
     page.mouse.move(1, 1)
@@ -243,3 +244,18 @@ def test_what_a_pipeline_never_ended_is_hatched(opened: Any) -> None:
     assert "never ended" in page.locator("#pipeline .dtc-legend").inner_text()
     stuck = page.locator('#pipeline [data-kind="B"][data-rank="0"] rect').last
     assert "stuck" in stuck.evaluate("(box) => box.style.fill")
+
+
+def test_the_overlap_tells_a_bucket_and_shows_it_on_all_ranks(opened: Any) -> None:
+    page = opened(two_ranks())
+    shown = page.locator("#overlap")
+    assert "overlapped: 64% in 30 ms" in shown.locator(".dtc-head").inner_text()
+    assert shown.locator("circle").count() == 2, "one for both lanes of a rank"
+    shown.locator('[data-kind="exposed"][data-rank="0"]').hover()
+    assert shown.locator(".dtc-caption").inner_text() == "Rank 0, all-reduce of bucket 1, exposed: from 25 ms to 29 ms."
+    bright = shown.locator("[data-i]").evaluate_all(
+        "all => all.filter((b) => b.style.opacity === '1').map((b) => b.dataset.kind)"
+    )
+    assert sorted(bright) == ["exposed", "exposed", "overlapped", "overlapped"]
+    page.mouse.move(1, 1)
+    assert "lies under a backward pass" in shown.locator(".dtc-caption").inner_text()

@@ -20,8 +20,9 @@ from dtcourse.pipeline.versions import weight_versions
 from dtcourse.pipeline.weights import Naive, Stashing
 from dtcourse.pipeline.zero_bubble import zero_bubble_h1, zero_bubble_h2
 from dtcourse.run import Run
+from dtcourse.views.lanes import IDLE
 from dtcourse.views.page import write_page
-from dtcourse.views.pipeline import FILLS, IDLE, shade
+from dtcourse.views.pipeline import FILLS, shade
 from dtcourse.views.view import png
 
 SCHEDULES = {
