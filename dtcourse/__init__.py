@@ -28,6 +28,7 @@ _HOME = {
     "overlap": "dtcourse.views.overlap",
     "pipeline_plan": "dtcourse.views.pipeline",
     "ports": "dtcourse.views.ports",
+    "times": "dtcourse.views.times",
     "check": "dtcourse.grading",
 }
 
