@@ -266,6 +266,20 @@ def test_all_ranks_raise_the_same(cluster):
     assert [m.pid for m in cluster._crew.members] == pids  # nobody waited: no reason to restart
 
 
+def test_of_ranks_that_raise_different_things_the_lowest_is_told(cluster):
+    """Whoever was first: the same mistake on all ranks, in words of each rank's own, is told alike each time."""
+
+    def function():
+        rank = dist.get_rank()
+        time.sleep(0.15 * (rank == 1))
+        if rank > 0:
+            raise ValueError(f"as rank {rank}")
+
+    with pytest.raises(RankError, match="rank 1 raised ValueError: as rank 1") as error:
+        cluster.run(function)
+    assert error.value.rank == 1
+
+
 def test_sys_exit_is_no_way_out(cluster):
     with pytest.raises(RankError, match="raised SystemExit: 3"):
         cluster.run(lambda: sys.exit(3))
