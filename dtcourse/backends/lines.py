@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from types import CodeType
+import threading
+from types import CodeType, FrameType
 
 import torch
 from torch.distributed import distributed_c10d as c10d
 
+_MAIN_THREAD = threading.main_thread().ident
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ROOMS = (
     *("backends", "cluster", "grading"),
@@ -34,8 +36,18 @@ def is_readers(file: str) -> bool:
 
 
 def innermost(known: dict[CodeType, bool]) -> tuple[CodeType | None, int, bool]:
-    """The innermost frame of the reader, and whether torch got here through an object collective."""
-    frame, control = sys._getframe(2), False
+    """The innermost frame of the reader, and whether torch got here through an object collective.
+
+    In a thread that is not the reader's own (a communication thread): where the main thread is.
+    """
+    code, line, control = _innermost(sys._getframe(2), known)
+    if code is None and threading.get_ident() != _MAIN_THREAD:
+        code, line, _ = _innermost(sys._current_frames().get(_MAIN_THREAD), known)
+    return code, line, control
+
+
+def _innermost(frame: FrameType | None, known: dict[CodeType, bool]) -> tuple[CodeType | None, int, bool]:
+    control = False
     while frame is not None:
         code = frame.f_code
         if code not in known:

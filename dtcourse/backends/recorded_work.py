@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from datetime import timedelta
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +10,6 @@ import torch.distributed as dist
 
 from dtcourse.backends.ledger import Posting
 from dtcourse.backends.recording import Recording, now
-from dtcourse.backends.shared_memory import WORKER
 from dtcourse.backends.tape import Column
 from dtcourse.errors import RankDied
 from dtcourse.events import ANY_RANK
@@ -24,7 +20,6 @@ if TYPE_CHECKING:
 Tensors = list[torch.Tensor]
 
 _FOREVER = timedelta(0)  # what torch takes for "no limit of your own"
-_MAIN_THREAD = threading.main_thread().ident
 
 
 class RecordedWork(dist._Work):
@@ -144,33 +139,7 @@ def _failed(future: torch.futures.Future) -> bool:
 
 def begin_to_wait(recording: Recording, posting: Posting) -> int:
     """Let others see that this rank waits; since when."""
-    if threading.get_ident() != _MAIN_THREAD or not _alone():
-        recording.tape.fill(posting.number, Column.ASIDE, 1)
+    recording.waits.begin(posting.number)
     since = now()
     recording.tape.fill(posting.number, Column.WAIT_FROM, since)
     return since
-
-
-def _alone() -> bool:
-    """Whether no other thread of the reader's could yet do what others wait for, while the main thread waits."""
-    if threading.active_count() == 1:
-        return True
-    frames = sys._current_frames()  # of all threads at one moment
-    return all(_is_bystander(thread) or _sleeps(frames.get(thread.ident)) for thread in threading.enumerate())
-
-
-def _sleeps(frame: FrameType | None) -> bool:
-    """Whether a thread waits without a limit, as in Queue.get or Event.wait, and no other has woken it."""
-    if frame is None or frame.f_code is not threading.Condition.wait.__code__:
-        return False
-    waits = frame.f_locals
-    return waits["timeout"] is None and waits.get("waiter") in waits["self"]._waiters  # whoever wakes it takes it out
-
-
-def _is_bystander(thread: threading.Thread) -> bool:
-    return (
-        thread.ident == _MAIN_THREAD
-        or thread.name == WORKER
-        or isinstance(thread, threading._DummyThread)  # of a library
-        or type(thread).__module__.startswith("tqdm")
-    )

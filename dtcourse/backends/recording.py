@@ -25,6 +25,7 @@ from dtcourse.backends.ledger import Ledger, Posting
 from dtcourse.backends.lines import innermost
 from dtcourse.backends.rows import Group, Place, Rows, number
 from dtcourse.backends.tape import Column, Files, Kind, Reader, Writer
+from dtcourse.backends.waits import Waits
 from dtcourse.errors import MismatchError
 from dtcourse.events import ANY_RANK, CONTROL
 
@@ -48,6 +49,7 @@ class Recording:
         self._made = Rows(self.tape)
         self.ledger = Ledger([Reader(files) for files in tapes], me=rank)
         self.lock = threading.RLock()
+        self.waits = Waits(self.tape, self.lock)
         self._gate = gate
         self.deaths = Deaths(rank, gate)
         self.rewind()
@@ -58,6 +60,7 @@ class Recording:
         self.run = object()  # a late completion of an earlier run has another one
         self.tape.rewind()
         self.ledger.rewind()
+        self.waits.rewind()
         self.pending = 0
         self.holding_back: set[Any] = set()  # groups that begin messages together
         self.following: set[Any] = set()  # asynchronous collectives whose completion nobody may wait for
@@ -149,6 +152,7 @@ class Recording:
     ) -> None:
         """The operation is complete, on a GPU at `ended`. Called once for each."""
         at, row = now(), posting.row
+        self.waits.end(posting.number)
         if posting.kind == Kind.RECV:
             self.ledger.read(posting.peer)  # the send was posted before, so by now the receive has its partner
             if send := posting.partner:
@@ -167,6 +171,7 @@ class Recording:
     def lost(self, posting: Posting, wait_from: int, dead: int) -> None:
         """The operation can never complete, because the rank `dead` has died. Called once for each."""
         with self.lock:
+            self.waits.end(posting.number)
             if posting.kind != Kind.COLLECTIVE and posting.peer == ANY_RANK:
                 self.tape.fill(posting.number, Column.PEER, dead)
                 self.ledger.heard(posting, dead)

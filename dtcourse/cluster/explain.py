@@ -49,7 +49,8 @@ def deadlock(
     for rank, wait in sorted(stuck.items()):
         reader = readers[rank]
         needs = ranks_text(list(wait.needs))
-        lines.append(f"  rank {rank} waits in {describe(wait.posting, reader)}, for {needs}")
+        labels = _labels(wait.posting.row, reader)
+        lines.append(f"  rank {rank} waits in {describe(wait.posting, reader)}, for {needs}{labels}")
         lines.append(f"         at {where(wait.posting.row, reader)}")
     lines.append("  " + _chain(stuck, returned))
     if running:
@@ -59,6 +60,12 @@ def deadlock(
     lines.append(_hint(stuck, bool(gone)))
     lines.append("As a picture: cluster.last_run.wait_graph(); over time: cluster.last_run.timeline()")
     return "\n".join(lines)
+
+
+def _labels(row: tuple[int, ...], reader: Reader) -> str:
+    """Of the regions around an operation: " (microbatch 2)"."""
+    labels = reader.json(row[Column.LABELS]) or {}
+    return f" ({', '.join(f'{name} {value}' for name, value in labels.items())})" if labels else ""
 
 
 def _chain(stuck: dict[int, Wait], returned: set[int]) -> str:

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -297,6 +298,36 @@ def test_a_thread_that_is_woken_before_the_others_wait(cluster):
 
     for _ in range(3):
         assert cluster.run(function).results == [1, 1]
+
+
+def test_a_deadlock_of_threads_for_which_the_main_threads_wait():
+    def function():
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(dist.recv, torch.zeros(1), 1 - dist.get_rank()).result()  # here
+
+    with Cluster(2, timeout=20) as cluster, pytest.raises(Deadlock) as caught:
+        cluster.run(function)
+    assert "for rank 1\n" in str(caught.value) and "# here" in str(caught.value)
+
+
+def test_no_deadlock_of_threads_while_a_main_thread_works(cluster):
+    """Both threads wait for each other's rank; main thread 0 sends after a while, to the other's main thread."""
+
+    def function():
+        rank, x, y = dist.get_rank(), torch.zeros(1), torch.zeros(1)
+        group = dist.new_group([0, 1])
+        with ThreadPoolExecutor(1) as pool:
+            received = pool.submit(dist.recv, x, 1 - rank)
+            if rank == 0:
+                time.sleep(0.5)
+                dist.send(torch.ones(1), 1, group=group)
+            else:
+                dist.recv(y, 0, group=group)
+            dist.send(torch.full((1,), 2.0), 1 - rank)
+            received.result()
+        return x.item()
+
+    assert cluster.run(function).results == [2, 2]
 
 
 def test_lines_of_deprecated_functions_are_the_readers(cluster):
