@@ -5,16 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from dtcourse.backends.deaths import died
+from dtcourse.backends.ledger import Posting
 from dtcourse.backends.link import ready, sleep_until
 from dtcourse.backends.recorded_work import RecordedWork
 from dtcourse.backends.recording import now
 from dtcourse.backends.shared_memory import WORKER
 from dtcourse.backends.shared_memory.work import NO_LIMIT
 from dtcourse.backends.tape import Column, Kind
+
+if TYPE_CHECKING:
+    from dtcourse.backends.recorder import Recorder
 
 _LOOK_EVERY = 0.0005  # seconds
 _NEVER = 1 << 62  # ns
@@ -24,7 +30,12 @@ class DelayedWork(RecordedWork):
     """Like the one it extends, and waits for the time that the ports allow."""
 
     _bytes_there = False
+    _over = 0  # when it was, by the link's clock (ns)
     _future: torch.futures.Future | None = None  # of an asynchronous collective
+
+    def __init__(self, group: Recorder, inner: dist.Work, posting: Posting, *rest: Any) -> None:
+        super().__init__(group, inner, posting, *rest)
+        group.recording.link.clock.turn_back(ready(posting))  # to post it took no time
 
     def follow(self) -> DelayedWork:
         """Complete at the due time also if nobody waits: a thread does."""
@@ -51,15 +62,20 @@ class DelayedWork(RecordedWork):
             sleep_until(self._due())
         super().settle()
 
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
+        clock = self._group.recording.link.clock
+        came = clock.time()
+        done = super().wait(timeout)
+        clock.turn_back(max(came, self._over))
+        return done
+
     def _wait(self, timeout: timedelta) -> bool:
         """Raises RuntimeError if that takes longer than `timeout`."""
         limit = now() + int(timeout.total_seconds() * 1e9) if timeout != NO_LIMIT else _NEVER
         if not self._bytes_there:
             super()._wait(timeout)
             self._bytes_there = True
-        in_time, due = now(), self._travel(limit)
-        late, link = now() - due, self._group.recording.link
-        link.lag = late if in_time < due else min(link.lag, late)
+        self._over = self._travel(limit)
         return True
 
     def is_completed(self) -> bool:
@@ -69,12 +85,12 @@ class DelayedWork(RecordedWork):
         return self._future or super().get_future()
 
     def _travel(self, limit: int = _NEVER) -> int:
-        """The bytes are there: stand still until they would have been. Until when.
+        """The bytes are there: stand still until they would have been. Until when; _NEVER: this takes what it takes.
 
         Raises RuntimeError at `limit` (ns).
         """
         if self._posting.kind == Kind.COLLECTIVE and self._posting.row[Column.CONTROL]:
-            return now()
+            return _NEVER
         while not (due := self._due()):  # the root of a broadcast may have sent all before the last rank comes
             if now() > limit:
                 break

@@ -6,7 +6,7 @@ import functools
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch.distributed as dist
@@ -80,7 +80,8 @@ def _noting_batches(batch_isend_irecv: Callable[..., Any], recording: Recording)
     def noting(operations: list[dist.P2POp]) -> list[dist.Work]:
         recording.batched = True
         try:
-            works = batch_isend_irecv(operations)
+            with recording.link.clock.stopped() if recording.link else nullcontext():
+                works = batch_isend_irecv(operations)
         finally:
             recording.batched = False
         recording.let_go()

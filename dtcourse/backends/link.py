@@ -6,8 +6,9 @@ time has come. The ports lie in a file that all ranks have mapped. A lock on it,
 that is killed, keeps the order: first come first served.
 
 A rank that is woken late would come late to its next operation, and one with many rounds would take longer than it
-should. So each rank notes how late it is by no fault of its own (`lag`), and what it posts counts as posted that much
-earlier. Its next sleep, or a barrier, ends the lag.
+should. So each rank has a clock of its own (`Clock`), which stands still while a message is posted or waited for: what
+the machine and the recorder take longer than the link, the rank is behind. What it posts counts as posted at the time
+of its own clock. Its next sleep takes that back, and a barrier puts it right.
 
 Control traffic, as in `region("control")`, takes the latency alone; barriers and collectives of objects take nothing.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ from dtcourse.network import Link, Network, plans
 from dtcourse.network.ports import Passage, Ports
 
 _NEARLY = 150_000  # ns; a sleep ends late by about as much
+MOST_BEHIND = 5_000_000  # ns
 
 
 def create_ports(world: int) -> int:
@@ -48,6 +51,34 @@ def _size(world: int) -> int:
     return 2 * 8 * 2 * world  # an out-port and an in-port, 8 bytes each, of each rank and of at most as many nodes
 
 
+class Clock(threading.local):
+    """The time of a thread that uses the link: `lag` (ns) behind the machine's, by no fault of its own.
+
+    Never far behind: after many small messages, which take the machine longer than the link, a large one would be there
+    at once.
+    """
+
+    lag = 0
+    _stopped_at: int | None = None
+
+    def time(self) -> int:
+        return now() - self.lag if self._stopped_at is None else self._stopped_at
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What is done in between is no doing of the thread's."""
+        self._stopped_at = self.time()
+        try:
+            yield
+        finally:
+            self.turn_back(self._stopped_at)
+            self._stopped_at = None
+
+    def turn_back(self, time: int) -> None:
+        """What happened since `time`, by this clock, was none either."""
+        self.lag = max(0, min(now() - time, MOST_BEHIND))
+
+
 class EmulatedLink:
     """One rank's access to the ports of all."""
 
@@ -56,7 +87,11 @@ class EmulatedLink:
         words = memoryview(mmap.mmap(ports, _size(len(tapes)))).cast("q")
         self._ports = Ports(link, words[: len(words) // 2], words[len(words) // 2 :])
         self._dues = [Dues(files) for files in tapes]
-        self.lag = 0  # ns
+        self.rewind()
+
+    def rewind(self) -> None:
+        """A run begins: nobody is behind."""
+        self.clock = Clock()
 
     def due(self, posting: Posting) -> int:
         """When this rank's part is over (ns); 0 if nobody can know yet."""

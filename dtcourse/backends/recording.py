@@ -69,7 +69,7 @@ class Recording:
         self.steps_received = 0  # the highest step among completed receives
         self.waited = 0  # ns, of this rank for others
         if self.link is not None:
-            self.link.lag = 0
+            self.link.rewind()
         self._watched = watched
         self._held = held
         self._rows: dict[tuple, list[int]] = {}
@@ -105,6 +105,7 @@ class Recording:
 
         `agree_on`: what, besides the operation itself, has to be equal on all ranks. Raises RanksDisagree.
         """
+        came = self.link.clock.time() if self.link is not None else 0
         with self.lock:  # a rank may have several threads: number, row and ledger belong together
             code, line, control = innermost(self._readers_code)
             alike = kind, op, group, peer, tag, agree_on, code, line, control, self._labels
@@ -124,8 +125,8 @@ class Recording:
                 row[Column.ARGUMENTS] = self.tape.tensors(self._watched)
                 row[Column.PAYLOAD] = 0 if kind == Kind.RECV else self.tape.tensors(tensors)
             if self.link is not None:
-                row[Column.LAG] = self.link.lag
                 self.ledger.refresh(peer)
+                row[Column.LAG] = now() - came
             posting = Posting(self.rank, self.append(row), row)
             if self.clock and on_device(tensors):
                 self.clock.stamp(posting.number, Column.POSTED)

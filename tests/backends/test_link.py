@@ -6,6 +6,7 @@ a rank's own doings count as well, nothing is faster than its formula, and the b
 
 import os
 import signal
+import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +20,8 @@ from test_conformance import assert_plain, operations
 
 from dtcourse import Cluster, Deadlock, Link, RankError, RunTimeout, region
 from dtcourse.backends.ledger import Ledger
-from dtcourse.backends.link import EmulatedLink, create_ports, ready
+from dtcourse.backends.link import MOST_BEHIND, Clock, EmulatedLink, create_ports, ready
+from dtcourse.backends.recording import now
 from dtcourse.backends.tape import Column, Dues, Files, Kind
 from dtcourse.collectives.ring import ring_all_reduce
 from dtcourse.collectives.root import root_all_reduce
@@ -518,6 +520,48 @@ def test_a_rank_that_is_killed_with_the_lock_does_not_keep_it():
     os.waitpid(child, 0)
     with link._turn():
         pass
+
+
+# -- the clock of a rank ----------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_is_turned_back_is_behind_and_stands_still_while_it_is_stopped():
+    clock, before = Clock(), now()
+    assert before <= clock.time() <= now()
+    clock.turn_back(before)
+    assert clock.time() - before < 1_000_000 and clock.lag > 0
+    with clock.stopped():
+        at = clock.time()
+        time.sleep(0.002)
+        assert clock.time() == at
+        clock.turn_back(at + 1_000)  # by an operation that is over while it stands still
+        assert clock.time() == at
+    assert at <= clock.time() < at + 1_000_000
+    clock.turn_back(now() + 10**18)
+    assert clock.lag == 0
+
+
+def test_no_clock_is_far_behind_and_each_thread_has_its_own():
+    clock, others = Clock(), []
+    clock.turn_back(now() - 10**9)
+    assert clock.lag == MOST_BEHIND
+    thread = threading.Thread(target=lambda: others.append(clock.lag))
+    thread.start()
+    thread.join()
+    assert others == [0]
+
+
+def test_after_many_small_messages_a_large_one_takes_its_time():
+    def function():
+        rank, x, y = dist.get_rank(), torch.ones(1), torch.ones(WHOLE)
+        for _ in range(200):
+            dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
+        start = time.perf_counter()
+        dist.send(y, 1) if rank == 0 else dist.recv(y, 0)
+        return time.perf_counter() - start
+
+    with Cluster(2, link=Link("10 MB/s")) as cluster:  # 100 ms for the large one
+        assert cluster.run(function).results[1] >= 0.09
 
 
 # -- slow ranks -------------------------------------------------------------------------------------------------------
