@@ -2,9 +2,9 @@
 
 Communication is what the regions "all-reduce" cover, and the messages and collectives outside of them; what lies under
 something else of the same rank is not counted again. It is overlapped while its rank is in its backward pass, and
-exposed otherwise. A pass lasts as long as its region "backward"; or until its last gradient is there, if marks "ready"
-tell (or, without such and without regions "all-reduce", the collectives begun in it): stock DDP waits for its
-all-reduces inside of it. Drawing is left to overlap.py.
+exposed otherwise. A pass is its region "backward" less the regions "wait" inside of it. Stock DDP waits for its
+all-reduces inside of it, too, and does not tell: without regions "all-reduce" the last collective that is begun in a
+pass ends it. Drawing is left to overlap.py.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from dtcourse.events import COLLECTIVE, RECV, REGION, SEND, Event
 from dtcourse.run import Run
 from dtcourse.views import words
 
-FORWARD, BACKWARD, ALL_REDUCE = "forward", "backward", "all-reduce"  # the names of the regions
-READY = "ready"  # the name of a mark: all gradients of a bucket are there
+FORWARD, BACKWARD, ALL_REDUCE, WAIT = "forward", "backward", "all-reduce", "wait"  # the names of the regions
 OVERLAPPED, EXPOSED = "overlapped", "exposed"
 
 
@@ -118,14 +117,19 @@ def _passes(run: Run) -> list[Event]:
 
 
 def _backward(run: Run) -> Iterator[Event]:
-    """The regions "backward", each as long as something is computed in it."""
-    ready = run.marks(READY)
-    if not ready and not run.regions(ALL_REDUCE):
-        ready = [e for e in run.events if e.kind == COLLECTIVE and not e.control]
+    """The regions "backward", each in as many pieces as something is computed in."""
+    calls = [] if run.regions(ALL_REDUCE) else [e for e in run.events if e.kind == COLLECTIVE and not e.control]
     for e in run.regions(BACKWARD):
-        until = e.ended or run.span[1]
-        within = [one.posted for one in ready if one.rank == e.rank and e.posted < one.posted < until]
-        yield replace(e, ended=max(within)) if within else e
+        end = e.ended or run.span[1]
+        begun = [call.posted for call in calls if call.rank == e.rank and e.posted < call.posted < end]
+        start, last = e.posted, max(begun, default=e.ended)
+        for wait in sorted(run.regions(WAIT, e.rank), key=lambda wait: wait.posted):
+            if start <= wait.posted < end:
+                if start < wait.posted:
+                    yield replace(e, posted=start, ended=wait.posted)
+                start = wait.ended or end
+        if start < (last or end):
+            yield replace(e, posted=start, ended=last)
 
 
 def _communicates(e: Event) -> bool:

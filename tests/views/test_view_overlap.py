@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.colors import to_hex, to_rgb
-from overlap_simulated import MS, did, random_run, reduced, two_ranks
+from overlap_simulated import did, random_run, reduced, two_ranks
 from simulated import ring_run
 from torch import nn
 
 from dtcourse import Cluster, overlap, region
 from dtcourse.collectives.ring import ring_all_reduce
-from dtcourse.events import COLLECTIVE, MARK, Event
+from dtcourse.events import COLLECTIVE
 from dtcourse.run import Run
 from dtcourse.views.exchange import EXPOSED, OVERLAPPED, steps
 from dtcourse.views.overlap import FILLS
@@ -87,17 +87,18 @@ def test_a_rank_without_a_batch_has_only_communication() -> None:
     assert shown.share_of_all == pytest.approx(14 / (22 + 30))
 
 
-def test_a_backward_ends_with_its_last_gradient() -> None:
-    """Stock DDP waits for its all-reduces inside loss.backward()."""
-    ready = [
-        Event(0, 0, MARK, "ready", posted=at * MS, ended=at * MS, labels={"bucket": b}) for b, at in ((0, 4), (1, 8))
-    ]
+def test_who_waits_inside_backward_computes_nothing() -> None:
     buckets = [reduced(0, 0, 4, 10), reduced(0, 1, 10, 16)]
-    passes = [did(0, "backward", 0, 16)]
+    passes, waits = [did(0, "backward", 0, 18)], [did(0, "wait", 8, 10), did(0, "wait", 10, 16)]
     assert Run(1, events=[*passes, *buckets]).overlap().share_of_all == 1.0
-    assert Run(1, events=[*passes, *buckets, *ready]).overlap().share_of_all == pytest.approx(4 / 12)
+    shown = Run(1, events=[*passes, *buckets, *waits, did(1, "wait", 0, 18)]).overlap()
+    assert shown.share_of_all == pytest.approx(4 / 12)
+    assert [(one.start, one.end) for one in shown.steps[""].computing[0]] == [(0, 8000), (16_000, 18_000)]
+
+
+def test_stock_ddp_s_backward_ends_with_the_last_collective_begun_in_it() -> None:
     calls = [did(0, "all_reduce", 4, 10, COLLECTIVE), did(0, "all_reduce", 8, 16, COLLECTIVE)]
-    assert Run(1, events=[*passes, *calls]).overlap().share_of_all == pytest.approx(4 / 12)
+    assert Run(1, events=[did(0, "backward", 0, 16), *calls]).overlap().share_of_all == pytest.approx(4 / 12)
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
