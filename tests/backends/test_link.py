@@ -529,14 +529,14 @@ def test_a_clock_that_is_turned_back_is_behind_and_stands_still_while_it_is_stop
     clock, before = Clock(), now()
     assert before <= clock.time() <= now()
     clock.turn_back(before)
-    assert clock.time() - before < 1_000_000 and clock.lag > 0
+    assert 0 < clock.lag <= now() - before
     with clock.stopped():
         at = clock.time()
         time.sleep(0.002)
         assert clock.time() == at
         clock.turn_back(at + 1_000)  # by an operation that is over while it stands still
         assert clock.time() == at
-    assert at <= clock.time() < at + 1_000_000
+    assert 2_000_000 < clock.lag and at <= clock.time()
     clock.turn_back(now() + 10**18)
     assert clock.lag == 0
 
