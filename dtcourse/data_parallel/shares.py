@@ -38,7 +38,7 @@ def share_of(samples: int, group: dist.ProcessGroup | None = None) -> float:
     """
     if samples < 0:
         raise ValueError(f"a rank cannot have {samples} samples")
-    total = _total(samples, group)
+    total = samples_of_step(samples, group)
     if total == 0:
         raise ValueError("no rank has a sample: there is nothing to average")
     return samples / total
@@ -56,13 +56,14 @@ def joined(batches: Iterable[Any], group: dist.ProcessGroup | None = None) -> It
         samples = 0 if batch is None else len(batch[0] if isinstance(batch, (tuple, list)) else batch)
         if batch is not None and samples == 0:
             raise ValueError("a batch has no samples: leave it out")
-        total = _total(samples, group)
+        total = samples_of_step(samples, group)
         if total == 0:
             return
         yield batch, samples / total
 
 
-def _total(samples: int, group: dist.ProcessGroup | None) -> int:
+def samples_of_step(samples: int, group: dist.ProcessGroup | None = None) -> int:
+    """The samples of all ranks in this step; every rank of the group calls it with its own number."""
     device = "cuda" if "nccl" in dist.get_backend(group) else "cpu"
     total = torch.tensor(samples, device=device)
     with region("control"):
