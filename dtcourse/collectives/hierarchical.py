@@ -55,7 +55,7 @@ class HierarchicalAllReduce:
 
     def __call__(self, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
         """Sum `tensor` (any shape, contiguous) over the ranks of the group that this was made for, in place."""
-        if group not in (None, self.group):
+        if group is not None and dist.get_process_group_ranks(group) != dist.get_process_group_ranks(self.group):
             raise ValueError("this all-reduce was made for the nodes of another group: make one for this group")
         ranks_per_node = dist.get_world_size(self.inside)
         ring_reduce_scatter(tensor, self.inside)

@@ -41,7 +41,7 @@ from torch import nn
 from dtcourse.collectives.ring import ring_all_reduce
 
 from .agreement import check_same_parameters
-from .exchange import Exchange
+from .exchange import Exchange, group_of_its_own
 from .replicas import AllReduce
 
 MIB = 1 << 20
@@ -76,7 +76,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._share_state()
         named = named_of(optimizer, named_parameters)
         check_same_parameters(named, group)
-        own = dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
+        own = group_of_its_own(group)
         self._names, self._parameters = zip(*named, strict=True)
         self._exchange = Exchange(self._names, self._parameters, all_reduce, int(fusion_mib * MIB), cycle_ms / 1e3, own)
         self._passes_per_step = backward_passes_per_step
