@@ -14,6 +14,7 @@ import torch
 
 SEND, RECV, COLLECTIVE, REGION, MARK, RETURN = "send", "recv", "collective", "region", "mark", "return"
 CONTROL = "control"  # the region whose messages are control traffic
+WAIT = "wait"  # the region in which a thread waits for others: no work, and so no longer on a slow rank
 HELD = "held"  # a rank of a stepped run stands still before `step`; `arguments` say how its tensors stand meanwhile
 ANY_RANK = -2
 NEW_GROUP = "new_group"  # the making of a process group: "new_group([0, 2])"

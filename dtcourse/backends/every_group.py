@@ -78,12 +78,12 @@ def _joining(recording: Recording, rank: int | None, ranks: list[int], name: str
 def _noting_batches(batch_isend_irecv: Callable[..., Any], recording: Recording) -> Callable[..., Any]:
     @functools.wraps(batch_isend_irecv)
     def noting(operations: list[dist.P2POp]) -> list[dist.Work]:
-        recording.batched = True
+        recording.thread.batched = True
         try:
             with recording.link.clock.stopped() if recording.link else nullcontext():
                 works = batch_isend_irecv(operations)
         finally:
-            recording.batched = False
+            recording.thread.batched = False
         recording.let_go()
         return works
 

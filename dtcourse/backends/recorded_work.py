@@ -62,7 +62,7 @@ class RecordedWork(dist._Work):
             self._lose(wait_from, death)
             raise
         self._complete(wait_from)
-        recording.waited += now() - wait_from
+        recording.thread.waited += now() - wait_from
         return done
 
     def _wait(self, timeout: timedelta) -> bool:

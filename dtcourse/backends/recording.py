@@ -27,7 +27,7 @@ from dtcourse.backends.rows import Group, Place, Rows, number
 from dtcourse.backends.tape import Column, Files, Kind, Reader, Writer
 from dtcourse.backends.waits import Waits
 from dtcourse.errors import MismatchError
-from dtcourse.events import ANY_RANK, CONTROL
+from dtcourse.events import ANY_RANK, CONTROL, WAIT
 
 if TYPE_CHECKING:
     from dtcourse.backends.link import EmulatedLink
@@ -42,7 +42,6 @@ class Recording:
         self.rank, self.device = rank, device
         self.strict = strict  # refuse what NCCL would refuse
         self.clock = DeviceClock(device) if device.type == "cuda" else None
-        self._thread = threading.local()
         self.slowness = 1.0  # outermost regions take so many times as long
         self.link: EmulatedLink | None = None
         self.tape = Writer(tapes[rank])
@@ -67,7 +66,7 @@ class Recording:
         if self.clock:
             self.clock.rewind()
         self.steps_received = 0  # the highest step among completed receives
-        self.waited = 0  # ns, of this rank for others
+        self.thread = _Thread()
         if self.link is not None:
             self.link.rewind()
         self._watched = watched
@@ -75,18 +74,6 @@ class Recording:
         self._rows: dict[tuple, list[int]] = {}
         self._readers_code: dict[CodeType, bool] = {}  # every run brings code of its own
         self._sequences: dict[tuple, int] = {}
-        self._regions: list[dict[str, Any]] = []
-        self._control = 0  # how many regions called "control" are open
-        self._labels = 0
-
-    @property
-    def batched(self) -> bool:
-        """Whether this thread is inside batch_isend_irecv."""
-        return getattr(self._thread, "batched", False)
-
-    @batched.setter
-    def batched(self, value: bool) -> None:
-        self._thread.batched = value
 
     # -- operations ---------------------------------------------------------------------------------------------
 
@@ -108,17 +95,18 @@ class Recording:
         came = self.link.clock.time() if self.link is not None else 0
         with self.lock:  # a rank may have several threads: number, row and ledger belong together
             code, line, control = innermost(self._readers_code)
-            alike = kind, op, group, peer, tag, agree_on, code, line, control, self._labels
+            thread = self.thread
+            alike = kind, op, group, peer, tag, agree_on, code, line, control, thread.labels
             for tensor in tensors:
                 alike += (tensor.dtype, tensor.shape)
             row = self._rows.get(alike)
             if row is None:
                 place = _place(code, line)
-                row = self._made.operation(kind, op, group, peer, tensors, tag, agree_on, place, self._labels)
+                row = self._made.operation(kind, op, group, peer, tensors, tag, agree_on, place, thread.labels)
                 self._rows[alike] = row
             row = row.copy()
-            row[Column.CONTROL] |= control or self._control > 0
-            row[Column.BATCHED] = self.batched
+            row[Column.CONTROL] |= control or thread.control > 0
+            row[Column.BATCHED] = thread.batched
             row[Column.STEP] = step
             row[Column.SEQUENCE] = self._next((kind, group.number, peer, tag) if kind != Kind.COLLECTIVE else group)
             if self._watched is not None:
@@ -142,7 +130,7 @@ class Recording:
         for other in others:
             if other >= 0 and other != self.rank:
                 ledger.read(other)
-        if strict_group and posting.kind != Kind.COLLECTIVE and not self.batched and ledger.crossing(posting):
+        if strict_group and posting.kind != Kind.COLLECTIVE and not self.thread.batched and ledger.crossing(posting):
             raise strict.Refused(strict.CROSSING.format(other=posting.peer, what=("send", "receive")[posting.kind - 1]))
         if ledger.disagreements:
             first, second = ledger.disagreements[0]
@@ -193,7 +181,7 @@ class Recording:
             return self.tape.append(row)
 
     def _row(self, kind: int, op: str, code: CodeType | None, line: int) -> list[int]:
-        return self._made.row(kind, op, _place(code, line), self._labels)
+        return self._made.row(kind, op, _place(code, line), self.thread.labels)
 
     # -- steps --------------------------------------------------------------------------------------------------
 
@@ -207,7 +195,7 @@ class Recording:
             while self._allowed() < step:
                 time.sleep(0.002)
             self.tape.fill(number, Column.ENDED, now())
-            self.waited += now() - row[Column.POSTED]
+            self.thread.waited += now() - row[Column.POSTED]
 
     def _allowed(self) -> int:
         return int.from_bytes(os.pread(self._gate, 8, 0), sys.byteorder)
@@ -241,29 +229,32 @@ class Recording:
 
     @contextmanager
     def region(self, name: str, labels: dict[str, Any]) -> Iterator[None]:
-        before, waited = self._labels, self.waited
-        self._regions.append(labels)
-        self._control += name == CONTROL
+        thread = self.thread
+        before, waited = thread.labels, thread.waited
+        thread.regions.append(labels)
+        thread.control += name == CONTROL
         if labels:
-            self._labels = self._joined_labels({})
+            thread.labels = self._joined_labels({})
         run, number = self.run, self.append(row := self._row(Kind.REGION, name, *innermost(self._readers_code)[:2]))
         if self.clock:
             self.clock.stamp(number, Column.POSTED)
         try:
             yield
-            if self.slowness > 1 and len(self._regions) == 1 and not self._control:
+            if name == WAIT:
+                thread.waited = waited + now() - row[Column.POSTED]
+            if self.slowness > 1 and len(thread.regions) == 1 and not thread.control:
                 if self.clock:
                     until(self.clock.event())
-                worked = now() - row[Column.POSTED] - (self.waited - waited)
+                worked = now() - row[Column.POSTED] - (thread.waited - waited)
                 time.sleep(worked * (self.slowness - 1) / 1e9)
         finally:
             if run is self.run:
                 self.tape.fill(number, Column.ENDED, now())
                 if self.clock:
                     self.clock.stamp(number, Column.ENDED)
-                self._regions.pop()
-                self._control -= name == CONTROL
-                self._labels = before
+                thread.regions.pop()
+                thread.control -= name == CONTROL
+                thread.labels = before
 
     def mark(self, name: str, values: dict[str, Any]) -> None:
         row = self._row(Kind.MARK, name, *innermost(self._readers_code)[:2])
@@ -271,11 +262,22 @@ class Recording:
         self._instant(row)
 
     def _joined_labels(self, values: dict[str, Any]) -> int:
-        joined = {name: value for labels in (*self._regions, values) for name, value in labels.items()}
+        joined = {name: value for labels in (*self.thread.regions, values) for name, value in labels.items()}
         return self.tape.text(json.dumps(joined, default=number)) if joined else 0
 
     def _instant(self, row: list[int]) -> None:
         self.tape.fill(self.append(row), Column.ENDED, now())
+
+
+class _Thread(threading.local):
+    """What belongs to one thread of the rank: each has its own, and begins with this."""
+
+    def __init__(self) -> None:
+        self.regions: list[dict[str, Any]] = []  # the labels of those that are open
+        self.control = 0  # how many of them are called "control"
+        self.labels = 0  # a reference to all of their labels
+        self.waited = 0  # ns, for other ranks and other threads
+        self.batched = False  # inside batch_isend_irecv
 
 
 def on_device(tensors: list[torch.Tensor]) -> bool:

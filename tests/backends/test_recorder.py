@@ -320,8 +320,8 @@ def test_a_batch_is_that_of_one_thread():
     tapes, gate, seen = [Files.create()], anonymous_file(), []
     deaths.clear(gate)
     recording = Recording(0, tapes, gate, strict=True, device=torch.device("cpu"))
-    recording.batched = True
-    thread = threading.Thread(target=lambda: seen.append(recording.batched))
+    recording.thread.batched = True
+    thread = threading.Thread(target=lambda: seen.append(recording.thread.batched))
     thread.start()
     thread.join()
-    assert seen == [False] and recording.batched
+    assert seen == [False] and recording.thread.batched
