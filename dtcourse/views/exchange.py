@@ -95,7 +95,8 @@ def steps(run: Run) -> list[Step]:
     for e in passes:
         later = [step for start, step in following.get(e.rank, ()) if start > e.posted]
         found[later[0] if later else -1].append(e)
-    return [_step(events, end) for events in found if any(e.op in (FORWARD, BACKWARD) for e in events)]
+    waits = run.regions(WAIT)
+    return [_step(events, waits, end) for events in found if any(e.op in (FORWARD, BACKWARD) for e in events)]
 
 
 def chosen(run: Run, step: int) -> tuple[Step, str]:
@@ -106,7 +107,7 @@ def chosen(run: Run, step: int) -> tuple[Step, str]:
 
 
 def _passes(run: Run) -> list[Event]:
-    found = [*run.regions(FORWARD), *_backward(run)]
+    found = run.regions(FORWARD) + run.regions(BACKWARD)
     if not any(e.op == BACKWARD for e in found):
         others = ", ".join(sorted({e.op for e in run.regions()})) or "none"
         raise ValueError(
@@ -114,22 +115,6 @@ def _passes(run: Run) -> list[Event]:
             '`with region("backward"):` around loss.backward(), after `from dtcourse import region`'
         )
     return sorted(found, key=lambda e: e.posted)
-
-
-def _backward(run: Run) -> Iterator[Event]:
-    """The regions "backward", each in as many pieces as something is computed in."""
-    calls = [] if run.regions(ALL_REDUCE) else [e for e in run.events if e.kind == COLLECTIVE and not e.control]
-    for e in run.regions(BACKWARD):
-        end = e.ended or run.span[1]
-        begun = [call.posted for call in calls if call.rank == e.rank and e.posted < call.posted < end]
-        start, last = e.posted, max(begun, default=e.ended)
-        for wait in sorted(run.regions(WAIT, e.rank), key=lambda wait: wait.posted):
-            if start <= wait.posted < end:
-                if start < wait.posted:
-                    yield replace(e, posted=start, ended=wait.posted)
-                start = wait.ended or end
-        if start < (last or end):
-            yield replace(e, posted=start, ended=last)
 
 
 def _communicates(e: Event) -> bool:
@@ -148,16 +133,33 @@ def _first_of_each_step(rank: int, passes: list[Event], sent: list[Event]) -> li
     return list(first.values())
 
 
-def _step(events: list[Event], end: int) -> Step:
+def _step(events: list[Event], waits: list[Event], end: int) -> Step:
     origin = min(e.posted for e in events)
     computing, communicating = {}, {}
     for rank in sorted({e.rank for e in events}):
         own = [e for e in events if e.rank == rank]
-        passes = list(_apart([e for e in own if e.op in (FORWARD, BACKWARD)], origin, end))
-        sent = list(_apart([e for e in own if _communicates(e)], origin, end))
-        computing[rank] = tuple(passes)
-        communicating[rank] = tuple(_parts(sent, [one for one in passes if one.kind == BACKWARD]))
+        sent = [e for e in own if _communicates(e)]
+        calls = [] if any(e.op == ALL_REDUCE for e in sent) else [e for e in sent if e.kind == COLLECTIVE]
+        passes = [e for e in own if e.op in (FORWARD, BACKWARD)]
+        pieces = [one for e in passes for one in _worked(e, [w for w in waits if w.rank == rank], calls, end)]
+        computing[rank] = tuple(_apart(pieces, origin, end))
+        backward = [one for one in computing[rank] if one.kind == BACKWARD]
+        communicating[rank] = tuple(_parts(_apart(sent, origin, end), backward))
     return Step(computing, communicating)
+
+
+def _worked(e: Event, waits: list[Event], calls: list[Event], end: int) -> Iterator[Event]:
+    """A pass, in as many pieces as something is computed in; all of it, if it is a forward."""
+    start, last = e.posted, e.ended
+    if e.op == BACKWARD:
+        last = max((call.posted for call in calls if start < call.posted < (e.ended or end)), default=last)
+        for wait in sorted(waits, key=lambda wait: wait.posted):
+            if start <= wait.posted < (e.ended or end):
+                if start < wait.posted:
+                    yield replace(e, posted=start, ended=wait.posted)
+                start = wait.ended or end
+    if start < (last or end):
+        yield replace(e, posted=start, ended=last)
 
 
 def _apart(events: list[Event], origin: int, end: int) -> Iterator[Stretch]:

@@ -90,8 +90,9 @@ def test_a_rank_without_a_batch_has_only_communication() -> None:
 def test_who_waits_inside_backward_computes_nothing() -> None:
     buckets = [reduced(0, 0, 4, 10), reduced(0, 1, 10, 16)]
     passes, waits = [did(0, "backward", 0, 18)], [did(0, "wait", 8, 10), did(0, "wait", 10, 16)]
+    later = [did(0, "backward", 20, 24), reduced(0, 0, 23, 25)]
     assert Run(1, events=[*passes, *buckets]).overlap().share_of_all == 1.0
-    shown = Run(1, events=[*passes, *buckets, *waits, did(1, "wait", 0, 18)]).overlap()
+    shown = Run(1, events=[*passes, *buckets, *waits, did(1, "wait", 0, 18), *later]).overlap(0)
     assert shown.share_of_all == pytest.approx(4 / 12)
     assert [(one.start, one.end) for one in shown.steps[""].computing[0]] == [(0, 8000), (16_000, 18_000)]
 
