@@ -8,7 +8,18 @@ import sys
 
 from benchmarks.table import HEADER, line
 
-PARTS = ["start", "recording", "player", "transport", "training", "network", "parameter_server", "pipeline", "grading"]
+PARTS = [
+    "start",
+    "recording",
+    "player",
+    "transport",
+    "training",
+    "network",
+    "sharded",
+    "parameter_server",
+    "pipeline",
+    "grading",
+]
 
 
 def main() -> int:
