@@ -21,6 +21,7 @@ from dtcourse.views import words
 
 FORWARD, BACKWARD, ALL_REDUCE, WAIT = "forward", "backward", "all-reduce", "wait"  # the names of the regions
 OVERLAPPED, EXPOSED = "overlapped", "exposed"
+SLIVER = 1 / 500  # of a backward pass: between two waits nothing is computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +154,10 @@ def _worked(e: Event, waits: list[Event], calls: list[Event], end: int) -> Itera
     start, last = e.posted, e.ended
     if e.op == BACKWARD:
         last = max((call.posted for call in calls if start < call.posted < (e.ended or end)), default=last)
+        least = SLIVER * ((e.ended or end) - e.posted)
         for wait in sorted(waits, key=lambda wait: wait.posted):
             if start <= wait.posted < (e.ended or end):
-                if start < wait.posted:
+                if wait.posted - start > least:
                     yield replace(e, posted=start, ended=wait.posted)
                 start = wait.ended or end
     if start < (last or end):

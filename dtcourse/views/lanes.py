@@ -179,14 +179,14 @@ def _labels(axes: Axes, panel: Panel, factor: float, span: float) -> None:
     """The label of each box that has room for it; in one size a kind, for which most of its boxes have room."""
     points = 72 * (WIDE - 1.3) / span
     room: dict[str, list[float]] = {}
-    for shape in (shape for lane in panel.lanes for shape in lane.shapes):
+    for shape in (shape for lane in panel.lanes for shape in lane.shapes if shape.label):
         fits = points * (shape.end - shape.start) / (0.62 * len(shape.label) + 0.2)
         room.setdefault(shape.kind, []).append(fits)
     sizes = {kind: min(max(sorted(fits)[len(fits) // 8], SMALLEST), LARGEST) for kind, fits in room.items()}
     for row, lane in enumerate(panel.lanes):
         for shape in lane.shapes:
-            text, size = shape.label, sizes[shape.kind]
-            if points * (shape.end - shape.start) < (0.62 * len(text) + 0.1) * size:
+            text, size = shape.label, sizes.get(shape.kind, SMALLEST)
+            if not text or points * (shape.end - shape.start) < (0.62 * len(text) + 0.1) * size:
                 continue
             middle = (shape.start + shape.end) / 2 / factor
             style = {"ha": "center", "va": "center_baseline", "fontsize": size, "clip_on": True, "in_layout": False}
