@@ -82,6 +82,7 @@ def all_sleep(besides: set[int | None]) -> bool:
     if threading.active_count() == 1:
         return True
     frames = sys._current_frames()  # of all threads at one moment
+    del frames[threading.get_ident()]  # this one would hold itself, and the frames of all others with all they hold
     others = (thread for thread in threading.enumerate() if thread.ident not in besides)
     return all(_is_bystander(thread) or _sleeps(frames.get(thread.ident)) for thread in others)
 

@@ -24,6 +24,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from dtcourse.events import region
 
@@ -64,6 +65,17 @@ class Background:
                 self._tasks.get_nowait().cancel()
         self._end()
         self._thread.join(PATIENCE)
+
+
+def group_of_its_own(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """A new group of the same ranks and backend, for the thread alone: all of them call it at the same time.
+
+    What the main thread sends meanwhile, in the old one, cannot be taken for what the thread sends.
+    """
+    if group is None or group is dist.group.WORLD:
+        return dist.new_group(backend=dist.get_backend())
+    ranks = dist.get_process_group_ranks(group)
+    return dist.new_group(ranks, backend=dist.get_backend(group), use_local_synchronization=True)
 
 
 class Task:

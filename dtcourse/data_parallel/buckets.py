@@ -40,7 +40,8 @@ from torch.utils.hooks import RemovableHandle
 
 from dtcourse.events import region
 
-from .background import Background, Task
+from .agreement import check_same_parameters
+from .background import Background, Task, group_of_its_own
 from .flat import FlatGradients
 from .replicas import AllReduce
 
@@ -75,8 +76,9 @@ class Reducer:
     bucket_mib      a bucket is full with so many MiB; `first_bucket_mib`: the first one. 0: a bucket for each parameter
     overlap         False: the buckets travel when the backward pass is over
 
-    Every rank makes one, of the same model. Parameters that are not trained are left out.
-    Raises ValueError if none is trained, or for a negative size.
+    Every rank makes one, of the same model. Parameters that are not trained are left out. The buckets travel in a group
+    of their own, so the ranks may say something else in `group` while a step is on.
+    Raises ValueError if the models differ, if no parameter is trained, or for a negative size.
     """
 
     def __init__(
@@ -97,7 +99,8 @@ class Reducer:
         self.buckets = [FlatGradients(bucket) for bucket in assign(trained, bucket_mib, first_bucket_mib)]
         self._bucket_of = {p: number for number, bucket in enumerate(self.buckets) for p in bucket.parameters}
         self._names = {p: name for name, p in module.named_parameters()}
-        self._all_reduce, self._group, self._overlap = all_reduce, group, overlap
+        check_same_parameters(module.named_parameters(), group)
+        self._all_reduce, self._group = all_reduce, group_of_its_own(group)
         self._share: float | None = None  # of the step that is on
         self._turn = threading.Lock()  # on GPUs, threads of autograd's call the hooks
         self._background = Background()

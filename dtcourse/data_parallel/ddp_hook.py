@@ -19,18 +19,18 @@ Source: DistributedDataParallel.register_comm_hook; Li et al., "PyTorch Distribu
 import torch
 import torch.distributed as dist
 
-from .background import Background, Task
+from .background import Background, Task, group_of_its_own
 from .buckets import sum_bucket
 from .replicas import AllReduce
 
 
 class all_reduce_hook:
-    """What `register_comm_hook` takes. `share`: this rank's share of the samples of the step; None: 1/N."""
+    """What `register_comm_hook` takes; all ranks make one. `share`: this rank's share of the samples; None: 1/N."""
 
     def __init__(self, all_reduce: AllReduce, group: dist.ProcessGroup | None = None) -> None:
         self.share: float | None = None
         self.__name__ = self.__qualname__ = type(self).__name__  # DistributedDataParallel asks for them
-        self._all_reduce, self._group = all_reduce, group
+        self._all_reduce, self._group = all_reduce, group_of_its_own(group)
         self._background = Background()
         self._travelling: list[tuple[Task, torch.Tensor, torch.futures.Future[torch.Tensor]]] = []
 
