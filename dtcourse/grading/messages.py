@@ -18,6 +18,8 @@ import torch
 from dtcourse.events import COLLECTIVE, NEW_GROUP, SEND, Event, channel
 from dtcourse.grading.findings import Finding, number_of
 from dtcourse.grading.reading import (
+    Chunks,
+    chunk_name,
     chunk_text,
     counted,
     last_step,
@@ -35,11 +37,20 @@ from dtcourse.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """What a rank has to send: a chunk (None: the whole tensor), summed over the ranks `of`, to the rank `to`."""
+    """What a rank has to send: chunks (None: the whole tensor), summed over the ranks `of`, to the rank `to`.
+
+    If a rank's n-th message need not be in step n, after n-1 receives: the `step` in which it goes, and how many
+    messages the rank has `received` by then. `parts`: how many chunks the tensor has, if not one for each rank. `why`:
+    what the algorithm does there, in words.
+    """
 
     to: int
-    chunk: int | None
+    chunk: Chunks
     of: tuple[int, ...]
+    step: int | None = None
+    received: int | None = None
+    parts: int | None = None
+    why: str = ""
 
 
 def own_messages(run: Run) -> Iterator[Finding]:
@@ -94,25 +105,28 @@ def _of_rank(
     if start is None:
         return
     length, world = start.numel(), len(members)
-    spans = [span_of(parcel.chunk, length, world) for parcel in parcels]
-    planned = [(step, p) for step, (p, (begin, stop)) in enumerate(zip(parcels, spans, strict=True), 1) if begin < stop]
+    spans = [span_of(parcel.chunk, length, parcel.parts or world) for parcel in parcels]
+    numbered = enumerate(zip(parcels, spans, strict=True), 1)
+    planned = [(p.step or number, p) for number, (p, (begin, stop)) in numbered if begin < stop]
     seen = [e for e in run.messages(rank) if e.bytes]
     if not in_order:
         seen, planned = _by_receiver(seen, planned, members)
     for e, (step, parcel) in zip(seen, planned, strict=False):
-        if said := _differs(e, parcel, step if in_order else e.step, start, members, name):
-            before = run.receives(rank)[: step - 1] if in_order else _posted_before(run, e)
-            begin, stop = span_of(parcel.chunk, length, world)
-            yield Finding(said + _too_early(e, before, stop - begin), e.step, rank, e.line)
+        if said := _differs(e, parcel, step if in_order and parcel.step is None else e.step, start, members, name):
+            first = step - 1 if parcel.received is None else parcel.received
+            before = run.receives(rank)[:first] if in_order else _posted_before(run, e)
+            begin, stop = span_of(parcel.chunk, length, parcel.parts or world)
+            early = _too_early(e, before, stop - begin) if e.peer == members[parcel.to] else ""
+            yield Finding(said + early, e.step, rank, e.line)
     sent = f"rank {rank} sent {number_of(len(seen), 'message')}; {name} sends {len(planned)}"
     if len(seen) < len(planned):
         step, parcel = planned[len(seen)]
-        what = "the whole tensor" if parcel.chunk is None else f"chunk {parcel.chunk}"
         place = f"in step {step}" if in_order else f"to rank {members[parcel.to]}"
-        yield Finding(f"{sent}: {what} {place} is missing", step if in_order else last_step(run) + 1, rank)
+        what = f"{chunk_name(parcel.chunk)} {place} is missing{_why(parcel)}"
+        yield Finding(f"{sent}: {what}", step if in_order else last_step(run) + 1, rank)
     elif len(seen) > len(planned):
         e = seen[len(planned)]
-        what = name_of(e.payload, length, world)[1]
+        what = name_of(e.payload, length, world, next((p.parts for p in parcels if p.parts), world))[1]
         yield Finding(f"{sent}: {what} to rank {e.peer} is one too many", e.step, rank, e.line)
 
 
@@ -135,27 +149,32 @@ def _by_receiver(seen: list[Event], planned: Planned, members: Sequence[int]) ->
 def _differs(e: Event, parcel: Parcel, step: int, start: torch.Tensor, members: Sequence[int], name: str) -> str | None:
     """What is wrong with a message, in words."""
     rank, to, world, length = e.rank, members[parcel.to], len(members), start.numel()
+    parts = parcel.parts or world
     if e.peer != to:
-        return f"rank {rank} sent to rank {e.peer} in step {step}; {name} sends to rank {to} there"
+        return f"rank {rank} sent to rank {e.peer} in step {step}; {name} sends to rank {to} there{_why(parcel)}"
     if e.dtype != dtype_name(start.dtype):
         how = f"rank {rank} sent {e.dtype} in step {step}; its tensor holds {dtype_name(start.dtype)}"
         return f"{how}: send the elements as they are"
-    payload, span = e.payload.flatten(), span_of(parcel.chunk, length, world)
+    payload, span = e.payload.flatten(), span_of(parcel.chunk, length, parts)
     if torch.equal(payload, summed(span, parcel.of, world)):
         return None
-    chunk, what = name_of(payload, length, world)
+    chunk, what = name_of(payload, length, world, parts)
     if len(parcel.of) > 1 and torch.equal(payload, summed(span, parcel.of, world) // len(parcel.of)):
         return f"rank {rank} sent the average in step {step}; {name} sends the sum there"
     if summed_positions(payload, world) != span:
         both = chunk is not None and parcel.chunk is not None
-        wanted = f"chunk {parcel.chunk}" if both else chunk_text(parcel.chunk, length, world)
-        return f"rank {rank} sent {what} in step {step}; {name} sends {wanted} there"
-    what = "the whole tensor" if parcel.chunk is None else what
+        wanted = chunk_name(parcel.chunk) if both else chunk_text(parcel.chunk, length, parts)
+        return f"rank {rank} sent {what} in step {step}; {name} sends {wanted} there{_why(parcel)}"
+    what, them = chunk_name(parcel.chunk), "them" if isinstance(parcel.chunk, range) else "it"
     seen = next(c for v in payload.tolist() if (c := contributions(v, world)) != once(parcel.of, world))
     return (
         f"rank {rank} sent {what} in step {step} with {counted(seen, members)}; "
-        f"{name} sends it with {counted(once(parcel.of, world), members)} there"
+        f"{name} sends {them} with {counted(once(parcel.of, world), members)} there{_why(parcel)}"
     )
+
+
+def _why(parcel: Parcel) -> str:
+    return f" ({parcel.why})" if parcel.why else ""
 
 
 def _posted_before(run: Run, e: Event) -> list[Event]:

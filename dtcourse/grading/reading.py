@@ -35,19 +35,33 @@ def summed(span: tuple[int, int], of: Sequence[int], world: int) -> torch.Tensor
     return sum(16**rank for rank in of) + len(of) * torch.arange(*span, dtype=torch.int64) * 16**world
 
 
-def name_of(values: torch.Tensor, length: int, world: int) -> tuple[int | None, str]:
-    """Which chunk of a tensor of `length` elements this is, if it is one, and words for it."""
+Chunks = int | range | None  # one, several neighbours, or the whole tensor
+
+
+def name_of(values: torch.Tensor, length: int, world: int, parts: int) -> tuple[Chunks, str]:
+    """Which of the `parts` chunks of a tensor of `length` elements this is, if it is any, and words for it."""
     if values.dtype != torch.int64 or not 0 < values.numel() <= length:
         return None, number_of(values.numel(), "element")
     first = position(int(values.flatten()[0]), world)
     if first is not None and not 0 <= first <= length - values.numel():
         return None, f"{number_of(values.numel(), 'number')} that no adding up of the ranks' tensors gives"
-    return which(values, torch.empty(length), world, True)
+    span, spans = summed_positions(values, world), list(enumerate(cuts(length, parts)))
+    begins = {begin: chunk for chunk, (begin, stop) in spans if begin < stop}
+    stops = {stop: chunk for chunk, (begin, stop) in spans if begin < stop}
+    if span == (0, length) and parts > 1:
+        return None, "the whole tensor"
+    if span is None or span[0] not in begins or span[1] not in stops:
+        return None, which(values, None, world, True)[1]
+    chunk = begins[span[0]] if span in cuts(length, parts) else range(begins[span[0]], stops[span[1]] + 1)
+    return chunk, chunk_name(chunk)
 
 
-def span_of(chunk: int | None, length: int, world: int) -> tuple[int, int]:
-    """The positions [start, stop) of a chunk; None is the whole tensor."""
-    return (0, length) if chunk is None else cuts(length, world)[chunk]
+def span_of(chunk: Chunks, length: int, parts: int) -> tuple[int, int]:
+    """The positions [start, stop) of chunks, of which the tensor has `parts`."""
+    if chunk is None:
+        return 0, length
+    spans = cuts(length, parts)
+    return (spans[chunk[0]][0], spans[chunk[-1]][1]) if isinstance(chunk, range) else spans[chunk]
 
 
 def summed_positions(values: torch.Tensor, world: int) -> tuple[int, int] | None:
@@ -60,12 +74,21 @@ def summed_positions(values: torch.Tensor, world: int) -> tuple[int, int] | None
     return start, start + values.numel()
 
 
-def chunk_text(chunk: int | None, length: int, world: int) -> str:
+def chunk_name(chunk: Chunks) -> str:
+    """ "chunk 1", "chunks 1 and 2", "chunks 0 to 3", "the whole tensor"."""
+    if chunk is None:
+        return "the whole tensor"
+    if isinstance(chunk, int) or len(chunk) == 1:
+        return f"chunk {chunk if isinstance(chunk, int) else chunk[0]}"
+    return f"chunks {chunk[0]} {'and' if len(chunk) == 2 else 'to'} {chunk[-1]}"
+
+
+def chunk_text(chunk: Chunks, length: int, parts: int) -> str:
     """ "chunk 1 (positions 3 to 5)", "the whole tensor"."""
     if chunk is None:
         return "the whole tensor"
-    start, stop = cuts(length, world)[chunk]
-    return f"chunk {chunk} ({f'position {start}' if stop - start == 1 else f'positions {start} to {stop - 1}'})"
+    start, stop = span_of(chunk, length, parts)
+    return f"{chunk_name(chunk)} ({f'position {start}' if stop - start == 1 else f'positions {start} to {stop - 1}'})"
 
 
 def once(of: Sequence[int], world: int) -> tuple[int, ...]:

@@ -1,0 +1,96 @@
+"""The ranks from p on send to rank - p, as some libraries do it."""
+# message: on 3 ranks.*: rank 1 sent to rank 0 in step 1; .* sends to rank 2 there .*\n  at .*dist\.isend
+
+import torch
+import torch.distributed as dist
+
+
+def tree_broadcast(tensor, root, group=None):
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    place = (rank - root) % world
+    for d in reversed(distances(world)):
+        if place % (2 * d) == d:
+            dist.recv(tensor, group_src=(root + place - d) % world, group=group)
+        elif place % (2 * d) == 0 and place + d < world:
+            dist.send(tensor, group_dst=(root + place + d) % world, group=group)
+
+
+def tree_reduce(tensor, root, group=None):
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    place = (rank - root) % world
+    arriving = torch.empty_like(tensor)
+    for d in distances(world):
+        if place % (2 * d) == d:
+            dist.send(tensor, group_dst=(root + place - d) % world, group=group)
+            return
+        if place + d < world:
+            dist.recv(arriving, group_src=(root + place + d) % world, group=group)
+            tensor += arriving
+
+
+def halving(tensor, ranks, group=None):
+    me, p = ranks.index(dist.get_rank(group)), len(ranks)
+    for d in reversed(distances(p)):
+        mine = block(tensor, p, me, d)
+        arriving = torch.empty_like(mine)
+        exchange(block(tensor, p, me ^ d, d), arriving, ranks[me ^ d], group)
+        mine += arriving
+
+
+def doubling(tensor, ranks, group=None):
+    me, p = ranks.index(dist.get_rank(group)), len(ranks)
+    for d in distances(p):
+        exchange(block(tensor, p, me, d), block(tensor, p, me ^ d, d), ranks[me ^ d], group)
+
+
+def halving_doubling_all_reduce(tensor, group=None):
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    p = greatest_power(world)
+    if rank >= p:
+        dist.send(tensor, group_dst=rank - p, group=group)
+        dist.recv(tensor, group_src=rank - p, group=group)
+        return
+    if rank < world - p:
+        arriving = torch.empty_like(tensor)
+        dist.recv(arriving, group_src=rank + p, group=group)
+        tensor += arriving
+    halving(tensor, list(range(p)), group)
+    doubling(tensor, list(range(p)), group)
+    if rank < world - p:
+        dist.send(tensor, group_dst=rank + p, group=group)
+
+
+def seconds(algorithm, world, size, latency, bandwidth):
+    if algorithm == "ring":
+        return 2 * (world - 1) * (latency + size / world / bandwidth)
+    if algorithm == "tree":
+        return 2 * len(distances(world)) * (latency + size / bandwidth)
+    p = greatest_power(world)
+    total = 2 * len(distances(p)) * latency + 2 * (p - 1) / p * size / bandwidth
+    return total if p == world else total + 2 * (latency + size / bandwidth)
+
+
+def fastest(world, size, latency, bandwidth):
+    algorithms = ("ring", "tree", "halving_doubling")
+    return min(algorithms, key=lambda algorithm: seconds(algorithm, world, size, latency, bandwidth))
+
+
+def distances(world):
+    return [2**i for i in range((world - 1).bit_length())]
+
+
+def greatest_power(world):
+    return 2 ** (world.bit_length() - 1)
+
+
+def block(tensor, p, chunk, d):
+    short, longer = divmod(tensor.numel(), p)
+    begin, end = (c * short + min(c, longer) for c in (chunk // d * d, chunk // d * d + d))
+    return tensor.view(-1)[begin:end]
+
+
+def exchange(outgoing, incoming, partner, group):
+    sending = dist.isend(outgoing, group=group, group_dst=partner)
+    receiving = dist.irecv(incoming, group=group, group_src=partner)
+    sending.wait()
+    receiving.wait()
