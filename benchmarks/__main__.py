@@ -14,6 +14,7 @@ PARTS = [
     "player",
     "transport",
     "training",
+    "data_parallel",
     "network",
     "sharded",
     "parameter_server",
