@@ -6,109 +6,23 @@ on batches of unequal shares, by SGD with momentum and weight decay.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
 from functools import cache
-from typing import Any, NamedTuple
+from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import nn
-from trained_models import Model, alone, batches, difference, loss_of, sgd
+from every_way import ALL_REDUCES, WAYS, everything, job, sharded_job, used
+from trained_models import alone, batches, difference
 
 from dtcourse import Link, Network, per_rank
-from dtcourse.collectives.halving_doubling import halving_doubling_all_reduce
-from dtcourse.collectives.hierarchical import HierarchicalAllReduce
-from dtcourse.collectives.ring import ring_all_reduce
-from dtcourse.collectives.root import root_all_reduce
-from dtcourse.collectives.tree import tree_all_reduce
-from dtcourse.data_parallel.optimizer import DistributedOptimizer
-from dtcourse.data_parallel.replicas import average_gradients, broadcast_parameters
-from dtcourse.data_parallel.shares import share_of
 from dtcourse.network.predict import predict
 
 WORLDS = range(1, 6)
 CLOSE = 1e-10
 LINK = Link("1 Gbit/s", "50 us")
-ALL_REDUCES = {
-    "root": root_all_reduce, "ring": ring_all_reduce, "tree": tree_all_reduce,
-    "halving_doubling": halving_doubling_all_reduce,
-}  # fmt: skip
-Batches = list[torch.Tensor]  # of one rank, one for each step
-
-
-class Counted:
-    """An all-reduce that remembers how many elements it was given each time."""
-
-    def __init__(self, all_reduce: Callable[..., Any]) -> None:
-        self.all_reduce, self.elements = all_reduce, []
-
-    def __call__(self, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
-        self.elements.append(tensor.numel())
-        self.all_reduce(tensor, group=group)
-
-
-# -- the ways ----------------------------------------------------------------------------------------------------------
-
-
-def plain(model: nn.Module, own: Batches, all_reduce: Counted) -> None:
-    optimizer = sgd(model.parameters())
-    for batch in own:
-        optimizer.zero_grad()
-        loss_of(model, batch).backward()
-        average_gradients(model.parameters(), all_reduce, share_of(len(batch)))
-        optimizer.step()
-
-
-def horovod(model: nn.Module, own: Batches, all_reduce: Counted) -> None:
-    named = model.named_parameters()
-    optimizer = DistributedOptimizer(sgd(model.parameters()), named, all_reduce, fusion_mib=500 / 2**20, cycle_ms=0)
-    for batch in own:
-        optimizer.zero_grad()
-        optimizer.share = share_of(len(batch))
-        loss_of(model, batch).backward()
-        optimizer.step()
-
-
-def size(model: nn.Module, names: tuple[str, ...] = ("",)) -> int:
-    """Elements of the parameters whose names begin so."""
-    return sum(p.numel() for name, p in model.named_parameters() if name.startswith(names))
-
-
-def everything(step: Batches) -> int:
-    return size(Model())
-
-
-def with_flags(step: Batches) -> int:
-    """And which parameters were used, a number each."""
-    return size(Model()) + len(list(Model().parameters()))
-
-
-def used(step: Batches) -> int:
-    """What somebody uses."""
-    rarely = any((batch[:, 0] == 0).any() for batch in step)
-    return size(Model()) - size(Model(), ("never",)) - (0 if rarely else size(Model(), ("rarely",)))
-
-
-class Way(NamedTuple):
-    """`train(model, own batches, all_reduce)`, and how many elements it all-reduces in a step."""
-
-    train: Callable[[nn.Module, Batches, Counted], None]
-    elements: Callable[[Batches], int]
-
-
-WAYS = {"plain": Way(plain, with_flags), "horovod": Way(horovod, used)}
-
-
-def job(train: Callable[..., None], own: Batches, algorithm: str, ranks_per_node: int) -> tuple[dict, list[int]]:
-    """The weights afterwards, and what was all-reduced. Ranks begin with weights of their own, until the broadcast."""
-    model = Model()
-    for parameter in model.parameters():
-        parameter.data += dist.get_rank()
-    broadcast_parameters(model)
-    all_reduce = Counted(ALL_REDUCES.get(algorithm) or HierarchicalAllReduce(ranks_per_node))
-    train(model, own, all_reduce)
-    return model.state_dict(), all_reduce.elements
 
 
 @cache
@@ -116,23 +30,60 @@ def one_process(world: int) -> dict[str, torch.Tensor]:
     return alone(batches(world))
 
 
+def of_each_rank(steps: list[list[torch.Tensor]]):
+    """Their batches, step by step."""
+    return per_rank([list(own) for own in zip(*steps, strict=True)])
+
+
 def nodes(algorithm: str, world: int) -> list[int]:
     """How many ranks a node may have."""
     return [n for n in range(1, world + 1) if world % n == 0] if algorithm == "hierarchical" else [1]
 
 
-@pytest.mark.parametrize("algorithm", [*ALL_REDUCES, "hierarchical"])
-@pytest.mark.parametrize("way", WAYS)
+PAIRS = [("buckets", algorithm) for algorithm in ALL_REDUCES]  # the ring for all ways, and what brings its own groups
+PAIRS += [(way, algorithm) for way in WAYS for algorithm in ("ring", "hierarchical") if (way, algorithm) not in PAIRS]
+
+
+@pytest.mark.parametrize(("way", "algorithm"), PAIRS)
 def test_the_weights_of_one_process_and_the_bytes_of_the_formula(cluster_of, way, algorithm):
     train, elements = WAYS[way]
     for world in WORLDS:
         steps = batches(world)
         for ranks_per_node in nodes(algorithm, world):
-            own = per_rank(list(map(list, zip(*steps, strict=True))))
-            run = cluster_of(world).run(job, train, own, algorithm, ranks_per_node)
+            run = cluster_of(world).run(job, train, of_each_rank(steps), algorithm, ranks_per_node)
             assert all(difference(weights, one_process(world)) < CLOSE for weights, _ in run.results)
             calls = run.results[0][1]
             assert all(counted == calls for _, counted in run.results) and sum(calls) == sum(map(elements, steps))
             network = Network(LINK, LINK, ranks_per_node) if algorithm == "hierarchical" else LINK
             costs = [predict(algorithm, world, 8 * n, network, 8).sent for n in calls]
             assert [run.bytes_sent(rank) for rank in range(world)] == [sum(sent) for sent in zip(*costs, strict=True)]
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_sharded_the_same_weights_and_the_bytes_of_the_formula(cluster_of, stage):
+    """Rank j sends all chunks but j+1 in a reduce-scatter, and all but j+2 in an all-gather."""
+    for world in WORLDS:
+        steps = batches(world)
+        run = cluster_of(world).run(sharded_job, stage, of_each_rank(steps))
+        assert all(difference(weights, one_process(world)) < CLOSE for weights, _, _ in run.results)
+        _, scattered, gathered = run.results[0]
+        assert all(counted == [scattered, gathered] for _, *counted in run.results)
+        assert sum(scattered) == sum(map(everything, steps))
+        assert sum(gathered) == (2 * sum(scattered) if stage == 3 else sum(map(used, steps)))
+        sent = [sum(n - chunk(n, j + 1, world) for n in scattered) for j in range(world)]
+        sent = [each + sum(n - chunk(n, j + 2, world) for n in gathered) for j, each in enumerate(sent)]
+        assert [run.bytes_sent(rank) for rank in range(world)] == [8 * each for each in sent]
+
+
+def chunk(elements: int, number: int, world: int) -> int:
+    """The elements of a chunk; the first (elements mod world) are one longer."""
+    return elements // world + (number % world < elements % world)
+
+
+def test_every_way_in_plain_processes(tmp_path):
+    """As torchrun starts them, but over a file and loopback."""
+    script = Path(__file__).with_name("data_parallel_without_a_cluster.py")
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
+    command = [sys.executable, script]
+    ranks = [subprocess.Popen([*command, str(r), tmp_path / "store"], env=environment) for r in range(3)]
+    assert [rank.wait() for rank in ranks] == [0, 0, 0]
