@@ -131,13 +131,3 @@ def check_gradient(name: str, gradient: torch.Tensor | None) -> None:
             f"the gradient of {name} has a graph of its own (create_graph=True), which the sum over the ranks would "
             "break: take second derivatives of the loss before its backward()"
         )
-
-
-def group_of_its_own(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """Of the same ranks: what the main thread sends meanwhile in theirs (in a synchronized batch norm) cannot cross.
-
-    All ranks of `group` call it. Of a part of the world, they have made equally many groups before.
-    """
-    if group is None or group is dist.group.WORLD:
-        return dist.new_group()
-    return dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)

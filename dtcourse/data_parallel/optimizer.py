@@ -41,7 +41,8 @@ from torch import nn
 from dtcourse.collectives.ring import ring_all_reduce
 
 from .agreement import check_same_parameters
-from .exchange import Exchange, group_of_its_own
+from .background import group_of_its_own
+from .exchange import Exchange
 from .replicas import AllReduce
 
 MIB = 1 << 20
