@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dtcourse.grading.findings import Finding
 from dtcourse.grading.messages import Parcel
-from dtcourse.grading.reading import Chunks, start_of
+from dtcourse.grading.reading import Chunks, last_step, start_of
 from dtcourse.run import Run
 
 
@@ -56,5 +56,5 @@ def wrong_sources(run: Run, turns: Turns, name: str, members: Sequence[int] | No
         for e, (source, why) in zip(run.receives(rank), sources, strict=False):
             if e.peer != members[source]:
                 said = f"rank {rank} receives from rank {e.peer}; {name} sends to it from rank {members[source]} there"
-                yield Finding(f"{said} ({why})", e.step, rank, e.line)
+                yield Finding(f"{said} ({why})", last_step(run) if e.pending else e.step, rank, e.line)
                 break

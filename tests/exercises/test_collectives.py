@@ -19,7 +19,7 @@ from dtcourse.grading.values import Holding, holdings, numbers, tensors
 
 WORLDS = (2, 3, 4, 5, 8)
 POWERS = (2, 4, 8)
-OTHERS = (3, 5, 6, 7)
+OTHERS = (3, 5, 7)
 DIRECTLY = "asked directly"
 
 # -- trees -------------------------------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_all_reduce_of_powers(submission):
 
 @pytest.mark.points(4)
 def test_all_reduce_of_others(submission):
-    """halving_doubling_all_reduce: 3, 5, 6 and 7 ranks, of which pairs go together first"""
+    """halving_doubling_all_reduce: 3, 5 and 7 ranks, of which pairs go together first"""
     for world in OTHERS:
         for length in (8, 13):
             with both(world).explains():
