@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.colors import to_hex, to_rgb
 from overlap_simulated import did, random_run, reduced, two_ranks
 from simulated import ring_run
@@ -52,6 +54,21 @@ def test_it_agrees_with_the_recorded_times(seed: int) -> None:
     for rank, (inside, whole) in enumerate(counts):
         assert shown.share[rank] == pytest.approx(inside / whole, abs=1e-3)
     assert shown.share_of_all == pytest.approx(sum(i for i, _ in counts) / sum(w for _, w in counts), abs=1e-3)
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=8))
+def test_exposed_is_what_theory_says(buckets: list[tuple[int, int]]) -> None:
+    """A bucket begins when it is full and the one before is through; the last is full when backward is over."""
+    full, through, events = 0, 0, []
+    for number, (computing, sending) in enumerate(buckets):
+        full += computing
+        start = max(full, through)
+        through = start + sending
+        events.append(reduced(0, number, start, through))
+    (shown,) = steps(Run(1, events=[did(0, "backward", 0, full), *events]))
+    assert shown.span == pytest.approx(1000 * through)
+    assert shown.spent(0, EXPOSED) == pytest.approx(1000 * (through - full))
+    assert shown.spent(0, EXPOSED) >= 1000 * buckets[-1][1], "the last bucket has nothing to hide behind"
 
 
 @pytest.mark.parametrize("seed", range(3))
