@@ -43,16 +43,29 @@ def own_span(length: int, place: int, world: int) -> slice:
 
 
 def told(name: str, labels: Callable[..., dict[str, Any]], function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which writes into the record that it was called, with `labels(*arguments)`.
+    """The function, which writes into the record that it was called, with `labels(*arguments)`; these may refuse them.
 
-    The line in the record is that of the caller: this frame is not one of the reader's, as a test's would be.
+    The line in the record, and that of a refusal, is the caller's: this frame is not a reader's, as a test's would be.
     """
 
     def call(*arguments: Any, **named: Any) -> Any:
-        with region(name, **labels(*arguments)):
+        try:
+            shown = labels(*arguments, **named)
+        except Exception as refusal:
+            raise refusal.with_traceback(None)  # noqa: B904 - it is the same
+        with region(name, **shown):
             return function(*arguments, **named)
 
     return call
+
+
+def layer(name: str, i: Any, layers: int) -> dict[str, int]:
+    """The label of a call for layer i. Raises IndexError or TypeError, in words."""
+    if not isinstance(i, int):
+        raise TypeError(f"{name} takes the number of a layer first, and not a {type(i).__name__}")
+    if not 0 <= i < layers:
+        raise IndexError(f"{of_layer(name, i)}: the layers are {span(0, layers)}")
+    return {"layer": i}
 
 
 def call_of(name: str, elements: int) -> str:
@@ -60,9 +73,9 @@ def call_of(name: str, elements: int) -> str:
     return f"{name} of {number_of(elements, 'element')}"
 
 
-def of_layer(name: str, layer: int) -> str:
+def of_layer(name: str, i: int) -> str:
     """A call in words: "forward(2)"."""
-    return f"{name}({layer})"
+    return f"{name}({i})"
 
 
 def calls(run: Run, rank: int, expected: Sequence[str]) -> Iterator[Finding]:
@@ -86,7 +99,9 @@ def calls(run: Run, rank: int, expected: Sequence[str]) -> Iterator[Finding]:
     if len(seen) > len(expected):
         yield Finding(f"rank {rank} called {_call(seen[len(expected)])} {before}; expected nothing more", 0, rank)
     elif len(seen) < len(expected) and (run.failure is None or rank in run.returned):
-        yield Finding(f"rank {rank} called nothing {before}; expected {expected[len(seen)]}", 0, rank)
+        said = f"rank {rank} called nothing{f' {before}' if seen else ''}; expected {expected[len(seen)]}"
+        everybody = "" if seen else ". Every rank takes part, also one without samples"
+        yield Finding(f"{said}{everybody}", 0, rank)
 
 
 def _call(e: Event) -> str:

@@ -149,7 +149,7 @@ class Submission:
             text = re.sub(r"\n  at [^\n]*\btest_\w+\.py, line [^\n]*", "", text)  # where `around` stands says nothing
         if isinstance(error, Deadlock):
             text = text.split("\nAs a picture: cluster.")[0]  # the reader has no `cluster` here
-        if group is not None and (isinstance(error, Deadlock) or re.match(r"rank \d+ raised ValueError: .*rank", text)):
+        if group is not None and isinstance(error, (Deadlock, MismatchError, RankError)):
             members = ", ".join(map(str, group))
             text += f"\nOnly ranks {members} call it: does each send, receive and collective get `group`?"
         if isinstance(error, RunTimeout):

@@ -5,6 +5,7 @@ is. Of an average that comes out wrong the message says which mixture of the ran
 """
 
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from dtcourse.grading.sharding import (
     call_of,
     calls,
     elements,
+    layer,
     of_layer,
     own_span,
     still_there,
@@ -74,16 +76,16 @@ def average(gradients, shares):
 def given_collectives(living=None, layers=None):
     """reduce_scatter and all_gather; `living`: what is there of other layers is told when one is gathered."""
 
-    def size(tensor, group=None):
-        return {"elements": tensor.numel()}
+    def size(x, group=None):
+        return {"elements": x.numel()}
 
-    def gathers(tensor, group=None):
-        here = () if living is None else [layers.get(tensor.nbytes)]
-        return size(tensor) | ({} if living is None else still(living, layers, here))
+    def gathers(x, group=None):
+        here = () if living is None else [layers.get(x.nbytes)]
+        return size(x) | ({} if living is None else still(living, layers, here))
 
     return {
-        "reduce_scatter": told(REDUCE_SCATTER, size, ring_reduce_scatter),
-        "all_gather": told(ALL_GATHER, gathers, ring_all_gather),
+        "reduce_scatter": told(REDUCE_SCATTER, size, lambda x, group=None: ring_reduce_scatter(x, group)),
+        "all_gather": told(ALL_GATHER, gathers, lambda x, group=None: ring_all_gather(x, group)),
     }
 
 
@@ -122,11 +124,14 @@ class Optimizer:
 
     def __init__(self):
         self.velocity = None
-        self.update = told(UPDATE, lambda weights, gradient: {"elements": weights.numel()}, self._update)
+        self.update = told(UPDATE, self._sizes, self._update)
 
-    def _update(self, weights, gradient):
+    def _sizes(self, weights, gradient):
         if weights.shape != gradient.shape:
             raise TypeError(f"update was given {len(weights)} weights and {len(gradient)} elements of a gradient")
+        return {"elements": weights.numel()}
+
+    def _update(self, weights, gradient):
         self.velocity = gradient.clone() if self.velocity is None else MOMENTUM * self.velocity + gradient
         weights -= LR * self.velocity
 
@@ -151,8 +156,8 @@ def gone_back(zero_2_gradients, gradients, share, **group):
             return gradient
 
     with Living() as living:
-        told_backward = told(BACKWARD, lambda i: {"layer": i} | still(living, layers), backward)
-        found = zero_2_gradients(len(gradients), told_backward, share, **REDUCES, **group)
+        labels = lambda i: layer(BACKWARD, i, len(gradients)) | still(living, layers)  # noqa: E731
+        found = zero_2_gradients(len(gradients), told(BACKWARD, labels, backward), share, **REDUCES, **group)
     return seen_list(found)
 
 
@@ -179,13 +184,13 @@ def both_ways(zero_3_gradients, weights, gradients, share, **group):
     parts = [w[own_span(len(w), rank, world)].clone() for w in weights]
     before, met = [part.clone() for part in parts], []
 
-    def labels(i, parameters):
-        name = f"the gathered layer {i}"
+    def labels(way, i, parameters):
+        label, name = layer(way, i, len(weights)), f"the gathered layer {i}"
         with living.aside():
             met.append(seen(parameters)[0].clone() if isinstance(parameters, torch.Tensor) else seen(parameters)[0])
         if isinstance(parameters, torch.Tensor):
             living.follow(parameters, name)
-        return {"layer": i} | still(living, layers, [name, i])
+        return label | still(living, layers, [name, i])
 
     def forward(i, parameters):
         pass
@@ -197,7 +202,7 @@ def both_ways(zero_3_gradients, weights, gradients, share, **group):
             return gradient
 
     with Living() as living:
-        ways = told(FORWARD, labels, forward), told(BACKWARD, labels, backward)
+        ways = told(FORWARD, partial(labels, FORWARD), forward), told(BACKWARD, partial(labels, BACKWARD), backward)
         found = zero_3_gradients(parts, lengths, *ways, share, **given_collectives(living, layers), **group)
     kept = all(torch.equal(one, other) for one, other in zip(parts, before, strict=True))
     return {"met": met, "parts": seen_list(found), "kept": kept}
@@ -262,6 +267,7 @@ def mistakes(wanted, own):
         Mistake(each(lambda s: 1), "Multiply by the share, before adding up"),
         Mistake(each(lambda s: 1 / ranks), weigh),
         Mistake(each(lambda s: s / ranks), "The shares add up to 1: nothing is to be divided besides"),
+        Mistake(each(lambda s: 1 / s if s else 0), "Multiply by the share: it is less than 1"),
         Mistake(each(lambda s: s**2), "The share is in it twice"),
         Mistake(each(lambda s: wanted[own]), "That is this rank's share of the sum: multiply before adding up"),
         Mistake({own: 1}, "That is its own gradient, as it was: reduce_scatter works in place"),
@@ -407,10 +413,11 @@ class Asked:
 
 def check_average_own(submission, world, lengths, counts, group=None):
     """Run average_own for tensors of these lengths, on ranks that had so many samples."""
-    asks = Asked(submission, "average_own", averages, given=given(lengths), world=world, group=group)
+    said = f"{given(lengths)}, {' + '.join(map(str, counts))} samples"
+    asks = Asked(submission, "average_own", averages, given=said, world=world, group=group)
     gradients, shares = drawn_numbers(submission, len(counts), lengths), [n / sum(counts) for n in counts]
     run = asks.run(gradients, shares, expected=lambda *_: [call_of(REDUCE_SCATTER, n) for n in lengths])
-    asks.fail_on(own_parts(run, lambda i: "the average", list, gradients, shares, asks.ranks))
+    asks.fail_on(own_parts(run, lambda i: "the average", lambda parts: parts, gradients, shares, asks.ranks))
     asks.fail_on(sends(run, lengths, 1, 0, asks.ranks))
 
 
@@ -420,6 +427,7 @@ def test_average_own(submission):
     for world in WORLDS:
         check_average_own(submission, world, lengths_of(world)[:1], [1] * world)
         check_average_own(submission, world, short(world), COUNTS[:world])
+    check_average_own(submission, 2, lengths_of(2)[:1], [3, 0])
 
 
 def check_zero_1(submission, world, length, group=None):
@@ -458,7 +466,7 @@ def check_zero_2(submission, world, lengths, group=None):
         return [call for i, n in back for call in (of_layer(BACKWARD, i), call_of(REDUCE_SCATTER, n))]
 
     run = asks.run(gradients, shares, expected=expected)
-    asks.fail_on(own_parts(run, gradient_of, list, gradients, shares, asks.ranks))
+    asks.fail_on(own_parts(run, gradient_of, lambda parts: parts, gradients, shares, asks.ranks))
     asks.fail_on(sends(run, lengths, 1, 0, asks.ranks))
 
 
