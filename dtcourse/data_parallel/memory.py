@@ -54,9 +54,9 @@ class Memory(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         outputs = function(*args, **(kwargs or {}))
-        for output in tree_leaves(outputs):
-            if isinstance(output, torch.Tensor):
-                storage = output.untyped_storage()
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        for storage in _storages(outputs):
+            if storage._cdata not in given:  # otherwise it is a view, or was changed in place: nothing new
                 self._made[storage._cdata] = weakref.ref(storage)
         self.history.append(self._count())
         return outputs
@@ -69,12 +69,16 @@ class Memory(TorchDispatchMode):
         seen: set[int] = set()
         count = {}
         for kind, tensors in self._kinds().items():
-            storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
+            storages = {storage._cdata: storage.nbytes() for storage in _storages(list(tensors))}
             count[kind] = sum(size for key, size in storages.items() if key not in seen)
             seen |= storages.keys()
         living = {key: storage for key, made in self._made.items() if (storage := made()) is not None}
         self._made = {key: self._made[key] for key in living}
         return count | {THE_REST: sum(storage.nbytes() for key, storage in living.items() if key not in seen)}
+
+
+def _storages(tree: Any) -> list[torch.UntypedStorage]:
+    return [leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def kinds_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> Kinds:

@@ -67,10 +67,11 @@ def test_the_table_at_the_top_of_the_file():
 
 
 def test_what_is_freed_and_what_grows_is_seen():
-    kept = torch.zeros(10)
+    kept, samples = torch.zeros(10), torch.zeros(1000)
     with Memory(lambda: {"kept": [kept, kept[2:]]}) as memory:
         for _ in range(3):
             passing = torch.ones(100)  # each takes the place of the one before
+            samples[5:].view(5, 199).add_(1)  # not of the step's making
         kept.untyped_storage().resize_(400)
         del passing
         torch.ones(1)
