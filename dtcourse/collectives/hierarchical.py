@@ -39,7 +39,8 @@ class HierarchicalAllReduce:
         all_reduce = HierarchicalAllReduce(ranks_per_node=2)
         all_reduce(tensor)
 
-    Raises ValueError if the nodes are not all of this size.
+    Those ranks have to be in equally many groups by then: torch names the new ones after that number, and where it
+    differs they wait for each other for ever. Raises ValueError if the nodes are not all of this size.
     """
 
     def __init__(self, ranks_per_node: int, group: dist.ProcessGroup | None = None) -> None:

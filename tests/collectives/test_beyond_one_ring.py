@@ -327,10 +327,12 @@ def test_nodes_of_different_sizes_are_refused(eight, ranks_per_node):
 
 def test_the_nodes_of_another_group_are_refused(eight):
     def function():
-        other = dist.new_group(list(range(8)))
+        same = dist.new_group(list(range(8)))
+        halves = [dist.new_group(ranks) for ranks in ([0, 1, 2, 3], [4, 5, 6, 7])]
         all_reduce, x = HierarchicalAllReduce(2), torch.ones(3)
         all_reduce(x, dist.group.WORLD)
-        all_reduce(x, other)
+        all_reduce(x, same)  # a communication thread has a group of its own, of the same ranks
+        all_reduce(x, halves[dist.get_rank() // 4])
 
     with pytest.raises(RankError, match="made for the nodes of another group"):
         eight.run(function)
