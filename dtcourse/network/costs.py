@@ -92,19 +92,17 @@ def tree_all_gather(world: int, elements: int, link: Link, element_size: int = 4
 
 
 def halving_doubling_all_reduce(world: int, elements: int, link: Link, element_size: int = 4) -> Cost:
-    """As in `collectives/halving_doubling.py`.
+    """As in `collectives/halving_doubling.py`: S less a chunk to halve, and then the blocks that double.
 
     A round takes as long as the longer one of two halves. Where the world is no power of two and p does not divide the
     tensor it may be over sooner, by less than it takes to send an element more in each round.
     """
-    rounds = world.bit_length() - 1
-    p = 1 << rounds
-    folded, size, chunks = world - p, elements * element_size, chunk_sizes(elements, element_size, p)
-    mine = [[sum(chunks[q >> k << k : (q >> k) + 1 << k]) for k in range(rounds)] for q in range(p)]
-    both = [size - chunks[q] + sum(mine[q]) + size * (q < folded) for q in range(p)]
-    for q in range(folded):
-        both.insert(2 * q, size)  # all that an even rank has, and the sum back
-    seconds = 2 * sum(link.seconds(half) for half in mine[0]) + (2 * link.seconds(size) if folded else 0.0)
+    p = 1 << world.bit_length() - 1
+    aside, size, chunks = world - p, elements * element_size, chunk_sizes(elements, element_size, p)
+    both = [size - chunks[q] + sum(_blocks(chunks, q)) + size * (q < aside) for q in range(p)]
+    for q in range(aside):
+        both.insert(2 * q, size)  # an even rank that steps aside: all that it has, and the sum back
+    seconds = 2 * sum(map(link.seconds, _blocks(chunks, 0))) + (2 * link.seconds(size) if aside else 0.0)
     return Cost(tuple(both), tuple(both), seconds)
 
 
@@ -124,21 +122,6 @@ def ring_all_gather(world: int, elements: int, link: Link, element_size: int = 4
     chunks = chunk_sizes(elements, element_size, world)
     sent = tuple(sum(chunks) - chunks[(j + 2) % world] for j in range(world)) if world > 1 else (0,)
     return Cost(sent, sent[-1:] + sent[:-1], (world - 1) * link.seconds(chunks[0]))
-
-
-def _children_of(rank: int, world: int) -> list[int]:
-    """Of a rank in the binomial tree under rank 0: those one bit below its lowest one."""
-    bits = (1 << k for k in range((world - 1).bit_length()))
-    return [rank + bit for bit in bits if (rank == 0 or bit < rank & -rank) and rank + bit < world]
-
-
-def _children(world: int) -> list[int]:
-    """How many each rank has."""
-    return [len(_children_of(rank, world)) for rank in range(world)]
-
-
-def _sum(some: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
-    return tuple(a + b for a, b in zip(some, others, strict=True))
 
 
 def gather(world: int, size: int, link: Link) -> Cost:
@@ -161,3 +144,24 @@ def parameter_server(workers: int, shards: Sequence[int], link: Link) -> Cost:
     size = sum(shards)
     both = (*(workers * shard for shard in shards), *[size] * workers)
     return Cost(both, both, 2 * link.seconds(max(both)) if workers else 0.0)
+
+
+def _blocks(chunks: list[int], chunk: int) -> list[int]:
+    """Bytes of the blocks of 1, 2, 4, ..., p/2 chunks that a chunk lies in; a block of n begins at a multiple of n."""
+    lengths = [1 << k for k in range(len(chunks).bit_length() - 1)]
+    return [sum(chunks[chunk - chunk % length :][:length]) for length in lengths]
+
+
+def _children_of(rank: int, world: int) -> list[int]:
+    """Of a rank in the binomial tree under rank 0: it plus each power of two below its own lowest bit."""
+    bits = (1 << k for k in range((world - 1).bit_length()))
+    return [rank + bit for bit in bits if (rank == 0 or bit < rank & -rank) and rank + bit < world]
+
+
+def _children(world: int) -> list[int]:
+    """How many each rank has."""
+    return [len(_children_of(rank, world)) for rank in range(world)]
+
+
+def _sum(some: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
+    return tuple(a + b for a, b in zip(some, others, strict=True))

@@ -103,13 +103,13 @@ def _up(world: int, root: int, size: Callable[[int, int], int]) -> Iterator[Roun
 def halving_doubling_all_reduce(elements: int, element_size: int, world: int) -> Iterator[Round]:
     """Partners halve what they still sum up, p/2 ranks apart, then p/4, ..., 1; the way back doubles it again.
 
-    p is the largest power of two in N. Before that the first N-p even ranks hand all they have to the odd rank
-    after them, which gives them the sum in the end.
+    p is the greatest power of two up to N. Before that N-p even ranks step aside: they send all that they have to the
+    odd rank after them, which sends the sum back in the end.
     """
     p = 1 << world.bit_length() - 1
-    folded, chunks = range(world - p), chunk_sizes(elements, element_size, p)
-    ranks = [2 * q + 1 if q in folded else q + len(folded) for q in range(p)]  # those that go on, as q = 0, ..., p-1
-    down = [[(2 * q, 2 * q + 1, elements * element_size) for q in folded]]
+    aside, chunks = world - p, chunk_sizes(elements, element_size, p)
+    ranks = [2 * q + 1 if q < aside else q + aside for q in range(p)]  # those that go on, as q = 0, ..., p-1
+    down = [[(2 * q, 2 * q + 1, elements * element_size) for q in range(aside)]]
     for distance in (p >> k for k in range(1, p.bit_length())):
         halves = [sum(chunks[start : start + distance]) for start in range(0, p, distance)]
         down.append([(ranks[q], ranks[q ^ distance], halves[(q ^ distance) // distance]) for q in range(p)])
