@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from dtcourse.events import COLLECTIVE, RECV, REGION, SEND, Event
+from dtcourse.events import COLLECTIVE, RECV, REGION, SEND, WAIT, Event
 from dtcourse.run import Run
 from dtcourse.views import words
 
-FORWARD, BACKWARD, ALL_REDUCE, WAIT = "forward", "backward", "all-reduce", "wait"  # the names of the regions
+FORWARD, BACKWARD, ALL_REDUCE = "forward", "backward", "all-reduce"  # the names of the regions
 OVERLAPPED, EXPOSED = "overlapped", "exposed"
 SLIVER = 1 / 500  # of a backward pass: between two waits nothing is computed
 

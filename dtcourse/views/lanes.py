@@ -176,13 +176,14 @@ def _corners(start: float, end: float, row: float) -> list[tuple[float, float]]:
 
 
 def _labels(axes: Axes, panel: Panel, factor: float, span: float) -> None:
-    """The label of each box that has room for it; in one size a kind, for which most of its boxes have room."""
+    """The label of each box that has room for it; in one size a kind, for which most of those have room."""
     points = 72 * (WIDE - 1.3) / span
     room: dict[str, list[float]] = {}
     for shape in (shape for lane in panel.lanes for shape in lane.shapes if shape.label):
         fits = points * (shape.end - shape.start) / (0.62 * len(shape.label) + 0.2)
-        room.setdefault(shape.kind, []).append(fits)
-    sizes = {kind: min(max(sorted(fits)[len(fits) // 8], SMALLEST), LARGEST) for kind, fits in room.items()}
+        if fits >= SMALLEST:
+            room.setdefault(shape.kind, []).append(fits)
+    sizes = {kind: min(sorted(fits)[len(fits) // 8], LARGEST) for kind, fits in room.items()}
     for row, lane in enumerate(panel.lanes):
         for shape in lane.shapes:
             text, size = shape.label, sizes.get(shape.kind, SMALLEST)

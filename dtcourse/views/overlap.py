@@ -16,7 +16,6 @@ from dtcourse.views.words import duration
 FILLS = {FORWARD: "#56B4E9", BACKWARD: "#0072B2", OVERLAPPED: "#009E73", EXPOSED: "#E69F00"}
 FOOT = "Point at a box to read it, and to see the same bucket on the other ranks."
 SIDE = 132
-LETTER = 0.01  # of the step: room for one
 
 
 def overlap(runs: Run | Mapping[str, Run], step: int = -1) -> Overlap:
@@ -105,17 +104,16 @@ def _panel(name: str, step: Step) -> Panel:
     lanes = []
     for rank, computing in step.computing.items():
         note = f"overlapped {step.share(rank):.0%}"
-        lanes.append(Lane(rank, f"rank {rank} computes", "computes", tuple(_shape(one, step) for one in computing)))
-        lanes.append(Lane(rank, note, note, tuple(_shape(one, step) for one in step.communicating[rank])))
+        lanes.append(Lane(rank, f"rank {rank} computes", "computes", tuple(map(_shape, computing))))
+        lanes.append(Lane(rank, note, note, tuple(map(_shape, step.communicating[rank]))))
     title = f"{step.share(*step.communicating):.0%} of the communication overlapped, {duration(round(step.span, 1))}"
     return Panel(name, f"{name}: {title}" if name else title, step.span, tuple(lanes))
 
 
-def _shape(one: Stretch, step: Step) -> Shape:
+def _shape(one: Stretch) -> Shape:
     part = f", {one.kind}" if one.kind in (OVERLAPPED, EXPOSED) else ""
     until = "the end: never ended" if one.pending else duration(round(one.end, 1))
     words = f"Rank {one.rank}, {one.what}{part}: from {duration(round(one.start, 1))} to {until}."
     label = one.kind if not part else "" if one.bucket is None else str(one.bucket)
-    room = one.length > LETTER * len(label) * step.span
     group = one.what if part else one.kind
-    return Shape(one.kind, group, one.start, one.end, label if room else "", FILLS[one.kind], words, one.pending)
+    return Shape(one.kind, group, one.start, one.end, label, FILLS[one.kind], words, one.pending)
