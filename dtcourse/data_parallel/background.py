@@ -103,6 +103,11 @@ class Task:
     def cancel(self) -> None:
         self._future.cancel()
 
+    def _call(self) -> Any:
+        """And let go of it: who made the function may hold this task, and none would ever go."""
+        function, self._function = self._function, None
+        return function()
+
     def run(self, failures: list[BaseException], stream: torch.cuda.Stream | None) -> None:
         """In the thread: do it, unless one before it has failed."""
         if not self._future.set_running_or_notify_cancel():
@@ -110,7 +115,7 @@ class Task:
         try:
             if failures:
                 raise failures[0]
-            result = self._function() if stream is None else self._run_on(stream)
+            result = self._call() if stream is None else self._run_on(stream)
         except BaseException as problem:
             failures[:] = failures or [problem]
             self._future.set_exception(problem)
@@ -120,7 +125,7 @@ class Task:
     def _run_on(self, stream: torch.cuda.Stream) -> Any:
         with torch.cuda.stream(stream), self.home:
             stream.wait_event(self._asked)
-            result = self._function()
+            result = self._call()
             self._done = stream.record_event()
             return result
 

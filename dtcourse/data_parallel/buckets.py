@@ -36,14 +36,14 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from dtcourse.events import region
 
 from .agreement import check_same_parameters
 from .background import Background, Task, group_of_its_own
 from .flat import FlatGradients
-from .replicas import AllReduce
+from .gradient_hooks import tell, untell
+from .replicas import AllReduce, add_up
 
 MIB = 1 << 20
 
@@ -98,15 +98,15 @@ class Reducer:
             raise ValueError("no parameter of the model is trained: there is nothing to average")
         self.buckets = [FlatGradients(bucket) for bucket in assign(trained, bucket_mib, first_bucket_mib)]
         self._bucket_of = {p: number for number, bucket in enumerate(self.buckets) for p in bucket.parameters}
-        self._names = {p: name for name, p in module.named_parameters()}
-        check_same_parameters(module.named_parameters(), group)
+        sizes = {"bucket_mib": bucket_mib, "first_bucket_mib": first_bucket_mib}
+        check_same_parameters(module.named_parameters(), group, **sizes)
+        self._module = module
         self._all_reduce, self._group = all_reduce, group_of_its_own(group)
         self._share: float | None = None  # of the step that is on
         self._turn = threading.Lock()  # on GPUs, threads of autograd's call the hooks
         self._background = Background()
         notice = partial(_notice, weakref.ref(self))  # a hook that held this object would keep it for ever
-        hooks = [p.register_post_accumulate_grad_hook(notice) for p in trained] if overlap else []
-        self._end = weakref.finalize(self, _remove, hooks)
+        self._end = weakref.finalize(self, untell, tell(notice, trained) if overlap else [])
 
     @contextmanager
     def step(self, share: float | None = None) -> Iterator[None]:
@@ -133,7 +133,7 @@ class Reducer:
                 task.wait()
         except BaseException:
             if self._tasks:
-                self.close()
+                self._close()
             raise
         finally:
             self._share = None
@@ -141,11 +141,19 @@ class Reducer:
             bucket.scatter()
 
     def close(self) -> None:
-        """Take the hooks off the model, and end the communication thread. So does dropping the object."""
-        self._end()
-        self._background.close()
+        """Take the hooks off the model, and end the communication thread. So does dropping the object.
+
+        Raises RuntimeError inside a step.
+        """
+        if self._share is not None:
+            raise RuntimeError("close() inside a step: other ranks wait for gradients that are on their way")
+        self._close()
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        self._end()
+        self._background.close()
 
     def _begin(self, share: float) -> None:
         if not self._end.alive:
@@ -154,9 +162,11 @@ class Reducer:
             raise RuntimeError("a step is on already: leave its block before the next one")
         if not 0 <= share <= 1:
             raise ValueError(f"share={share}: a rank's share of the samples is between 0 and 1")
-        for parameter, name in self._names.items():
+        for name, parameter in self._module.named_parameters():
             if parameter.requires_grad and parameter not in self._bucket_of:
-                raise RuntimeError(f"{name} was not trained when this Reducer was made: make another one")
+                raise RuntimeError(
+                    f"{name} was not trained, or not there, when this Reducer was made: make another one"
+                )
         self._share = share
         self._arrived: set[nn.Parameter] = set()
         self._tasks: list[Task] = []
@@ -167,8 +177,9 @@ class Reducer:
             return
         with self._turn:
             if parameter in self._arrived:
+                name = next(name for name, p in self._module.named_parameters() if p is parameter)
                 raise RuntimeError(
-                    f"a second gradient of {self._names[parameter]} in one step: the first one already travels. "
+                    f"a second gradient of {name} in one step: the first one already travels. "
                     "Leave only the last backward pass in the block; those before it, outside of it, add up"
                 )
             self._arrived.add(parameter)
@@ -190,7 +201,7 @@ def sum_bucket(all_reduce: AllReduce, buffer: torch.Tensor, group: dist.ProcessG
     """What the communication thread does: one all-reduce, with the bucket's number in the record and in errors."""
     try:
         with region("all-reduce", bucket=number):
-            all_reduce(buffer, group=group)
+            add_up(all_reduce, buffer, group)
     except Exception as problem:
         problem.add_note(f"in the all-reduce of bucket {number}: {buffer.numel():,} numbers, {buffer.dtype}")
         raise
@@ -199,8 +210,3 @@ def sum_bucket(all_reduce: AllReduce, buffer: torch.Tensor, group: dist.ProcessG
 def _notice(reducer: weakref.ref[Reducer], parameter: nn.Parameter) -> None:
     if (alive := reducer()) is not None:
         alive._arrives(parameter)
-
-
-def _remove(hooks: list[RemovableHandle]) -> None:
-    for hook in hooks:
-        hook.remove()

@@ -35,6 +35,8 @@ class all_reduce_hook:
         self._travelling: list[tuple[Task, torch.Tensor, torch.futures.Future[torch.Tensor]]] = []
 
     def __call__(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if bucket.buffer().layout != torch.strided:
+            raise TypeError("a sparse gradient has no place in a bucket: build the layer with sparse=False")
         share = 1 / dist.get_world_size(self._group) if self.share is None else self.share
         buffer = bucket.buffer().mul_(share)
         task = self._background.submit(sum_bucket, self._all_reduce, buffer, self._group, bucket.index())

@@ -25,7 +25,7 @@ from dtcourse.events import region
 from .background import Background, Task
 from .fusion import fused
 from .negotiation import Negotiation, State
-from .replicas import AllReduce
+from .replicas import AllReduce, add_up
 
 
 class Exchange:
@@ -111,11 +111,13 @@ class Exchange:
         buffer = parameters[0].new_zeros(sum(sizes))
         parts = [part.view_as(one) for part, one in zip(buffer.split(sizes), parameters, strict=True)]
         for parameter, part in zip(parameters, parts, strict=True):
-            if parameter.is_cuda:
-                self._computed[parameter].wait()
-            if parameter.grad is not None and share:  # and not times 0: of infinity that is no number
-                torch.mul(parameter.grad, share, out=part)
-        self._all_reduce(buffer, group=self._group)
+            gradient = parameter.grad
+            if gradient is not None and share:  # and not times 0: of infinity that is no number
+                if gradient.is_cuda:
+                    self._computed[parameter].wait()
+                    gradient.record_stream(torch.cuda.current_stream())  # its memory is not for others until then
+                torch.mul(gradient, share, out=part)
+        add_up(self._all_reduce, buffer, self._group)
         for parameter, part in zip(parameters, parts, strict=True):
             parameter.grad = part
 

@@ -43,6 +43,7 @@ from dtcourse.collectives.ring import ring_all_reduce
 from .agreement import check_same_parameters
 from .background import group_of_its_own
 from .exchange import Exchange
+from .gradient_hooks import tell, untell
 from .replicas import AllReduce
 
 MIB = 1 << 20
@@ -76,17 +77,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._share_state()
         named = named_of(optimizer, named_parameters)
-        check_same_parameters(named, group)
+        check_same_parameters(named, group, fusion_mib=fusion_mib)
         own = group_of_its_own(group)
         self._names, self._parameters = zip(*named, strict=True)
         self._exchange = Exchange(self._names, self._parameters, all_reduce, int(fusion_mib * MIB), cycle_ms / 1e3, own)
         self._passes_per_step = backward_passes_per_step
         self._passes: Counter[int] = Counter()  # of each parameter, since the last exchange
         self._should_synchronize, self._synchronized = True, False
-        for index, parameter in enumerate(self._parameters):
-            if parameter.requires_grad:
-                hook = partial(_gradient_computed, weakref.ref(self), index)
-                weakref.finalize(self, parameter.register_post_accumulate_grad_hook(hook).remove)
+        self._place = {parameter: place for place, parameter in enumerate(self._parameters)}
+        trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        weakref.finalize(self, untell, tell(partial(_notice, weakref.ref(self)), trained))
 
     @property
     def share(self) -> float | None:
@@ -97,6 +97,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def share(self, share: float | None) -> None:
         if self._exchange.begun:
             raise RuntimeError("gradients of this step are on their way: set optimizer.share before the backward")
+        if share is not None and not 0 <= share <= 1:
+            raise ValueError(f"share={share}: a rank's share of the samples is between 0 and 1")
         self._exchange.share = share
 
     def synchronize(self) -> None:
@@ -166,22 +168,23 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Learning rates that somebody sets here, such as a scheduler, are those of the wrapped optimizer."""
         self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
 
-    def _gradient_computed(self, index: int) -> None:
-        self._passes[index] += 1
-        if self._passes[index] > self._passes_per_step:
+    def _gradient_computed(self, parameter: nn.Parameter) -> None:
+        place = self._place[parameter]
+        self._passes[place] += 1
+        if self._passes[place] > self._passes_per_step:
             raise RuntimeError(
-                f"rank {dist.get_rank()}: backward {self._passes[index]} of {self._names[index]} since the last step() "
+                f"rank {dist.get_rank()}: backward {self._passes[place]} of {self._names[place]} since the last step() "
                 f"or synchronize(), and backward_passes_per_step is {self._passes_per_step}: its gradient is on its "
                 "way to the other ranks. Call step() in between, or raise backward_passes_per_step"
             )
-        if self._passes[index] == self._passes_per_step:
-            self._exchange.ready([index])
+        if self._passes[place] == self._passes_per_step:
+            self._exchange.ready([place])
 
 
-def _gradient_computed(optimizer: weakref.ref[DistributedOptimizer], index: int, parameter: nn.Parameter) -> None:
+def _notice(optimizer: weakref.ref[DistributedOptimizer], parameter: nn.Parameter) -> None:
     """Hangs at the parameter, and keeps nothing alive."""
     if (alive := optimizer()) is not None:
-        alive._gradient_computed(index)
+        alive._gradient_computed(parameter)
 
 
 def named_of(

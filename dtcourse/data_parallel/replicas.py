@@ -54,8 +54,17 @@ def average_gradients(
     for alike in by_kind(parameters):
         flat = FlatGradients(alike)
         flat.gather(share)
-        all_reduce(flat.buffer, group=group)
+        add_up(all_reduce, flat.buffer, group)
         flat.scatter()
+
+
+def add_up(all_reduce: AllReduce, tensor: torch.Tensor, group: dist.ProcessGroup | None) -> None:
+    """Raises TypeError for an all-reduce that brings a result, and so may have left `tensor` as it was."""
+    result = all_reduce(tensor, group=group)
+    if result is not None and result is not tensor:
+        raise TypeError(
+            f"the all-reduce returned a {type(result).__name__}: it has to sum in place, and to be done when it returns"
+        )
 
 
 def by_kind(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:

@@ -123,6 +123,79 @@ def test_models_that_differ(cluster):
         cluster.run(function)
 
 
+@pytest.mark.parametrize(
+    ("odd", "says"),
+    [
+        ({"bucket_mib": 1}, "bucket_mib is 1 on rank 1, bucket_mib is 0"),
+        ({"frozen": True}, r"2\), frozen on rank 1, 0"),
+    ],
+)
+def test_buckets_that_would_differ(cluster, odd, says):
+    def function():
+        options = odd if dist.get_rank() == 1 else {}
+        model = nn.Sequential(nn.Linear(2, 2))
+        model.requires_grad_(not options.get("frozen"))
+        model.append(nn.Linear(2, 2))
+        sizes = {**EACH, **{name: value for name, value in options.items() if name in EACH}}
+        Reducer(model, ring_all_reduce, **sizes)
+
+    with pytest.raises(RankError, match=f"rank 0 raised ValueError: the parameters of rank 1 .*{says}"):
+        cluster.run(function)
+
+
+def test_a_parameter_that_was_put_there_later(cluster):
+    def function():
+        model = nn.Sequential(nn.Linear(2, 2))
+        reducer = Reducer(model, ring_all_reduce)
+        model[0].weight = nn.Parameter(torch.ones(2, 2))
+        with reducer.step():
+            model(torch.ones(1, 2)).sum().backward()
+
+    with pytest.raises(RankError, match=r"0\.weight was not trained, or not there, when this Reducer was made"):
+        cluster.run(function)
+
+
+def test_closing_in_a_step_is_refused(cluster):
+    def function():
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+        reducer = Reducer(model, ring_all_reduce, **EACH)
+        with reducer.step():
+            model(torch.ones(1, 2)).sum().backward()
+            with pytest.raises(RuntimeError, match="close.. inside a step"):
+                reducer.close()
+        return model[1].bias.grad.item()
+
+    assert cluster.run(function).results == [1.0] * 3
+
+
+@pytest.mark.parametrize("inner_first", [True, False])
+def test_two_on_one_model_with_one_step_inside_the_other(cluster, inner_first):
+    """Otherwise both would multiply the gradient by the share, and one while the other's bucket travels."""
+
+    def slowly(tensor, group=None):
+        time.sleep(0.01)
+        ring_all_reduce(tensor, group)
+
+    def function():
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+        inner, outer = [Reducer(model, slowly, **EACH) for _ in range(2)][:: 1 if inner_first else -1]
+        with outer.step(), inner.step():
+            model(torch.ones(1, 2) * 3).sum().backward()
+        return model[1].bias.grad.item()
+
+    assert cluster.run(function).results == pytest.approx([1.0] * 3)
+
+
+def test_a_sparse_gradient_under_ddp(cluster):
+    def function():
+        table = nn.parallel.DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
+        table.register_comm_hook(None, all_reduce_hook(ring_all_reduce))
+        table(torch.tensor([1])).sum().backward()
+
+    with pytest.raises(RankError, match="sparse=False"):
+        cluster.run(function)
+
+
 @pytest.mark.parametrize("when", ["before any gradient", "after all of them", "in the middle of backward"])
 def test_an_exception_in_the_block(cluster, when):
     class Breaks(torch.autograd.Function):
@@ -210,7 +283,7 @@ def test_more_that_is_refused(cluster_of):
 
     nested, thawed, nothing = cluster_of(3).run(function).results[0]
     assert nested.startswith("RuntimeError: a step is on already")
-    assert thawed.startswith("RuntimeError: 0.weight was not trained when this Reducer was made")
+    assert thawed.startswith("RuntimeError: 0.weight was not trained, or not there, when this Reducer was made")
     assert nothing.startswith("ValueError: no parameter of the model is trained")
 
 

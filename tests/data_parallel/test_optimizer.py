@@ -250,6 +250,10 @@ def twice(model, optimizer):
     backward(model)
 
 
+def no_share(model, optimizer):
+    optimizer.share = float("nan")
+
+
 def late_share(model, optimizer):
     backward(model)
     optimizer.share = 0.5
@@ -294,6 +298,7 @@ def sparse(model, optimizer):
 REFUSED = {
     r"rank \d: backward 2 of branches.0.(weight|bias) since .* backward_passes_per_step is 1": twice,
     r"set optimizer.share before the backward": late_share,
+    r"share=nan: a rank's share of the samples is between 0 and 1": no_share,
     r"zero_grad\(\) after backward\(\) and before step\(\)": zero_grad_between,
     r"averaged already: after synchronize\(\), call step\(\) inside": synchronized_twice,
     r"step\(\) needs synchronize\(\) before": not_synchronized,
@@ -325,24 +330,118 @@ def test_wrong_use_is_refused_on_every_rank(cluster_of):
             assert re.search(says, text, re.S), text
 
 
+def frozen():
+    module = nn.Linear(2, 2)
+    module.bias.requires_grad_(False)
+    return module
+
+
+DIFFERENT = {
+    r"weight is float32 \(2, 3\) on rank 1, weight is float32 \(2, 2\) on rank 0": lambda: nn.Linear(3, 2),
+    r"bias is float64 \(2,\) on rank 1, bias is float32": lambda: nn.Linear(2, 2, dtype=torch.double),
+    r"weight is float32 \(2, 2\) on rank 1, bias is float32": lambda: nn.Linear(2, 2, bias=False),
+    r"bias is float32 \(2,\), frozen on rank 1, bias is float32 \(2,\) on rank 0": frozen,
+    r"fusion_mib is 1 on rank 1, fusion_mib is 128 on rank 0": lambda: nn.Linear(2, 2),
+}
+
+
+def test_other_parameters_on_one_rank(cluster_of):
+    """Every rank says the same, whoever differs."""
+
+    def job():
+        said = []
+        for make in DIFFERENT.values():
+            odd = dist.get_rank() == 1
+            try:
+                distributed(make() if odd else nn.Linear(2, 2), fusion_mib=1 if odd else 128)
+            except ValueError as problem:
+                said.append(str(problem))
+        return said
+
+    first, *others = cluster_of(3).run(job).results
+    assert others == [first] * 2
+    for says, text in zip(DIFFERENT, first, strict=True):
+        assert re.match(f"the parameters of rank 1 are not those of rank 0: {says}", text), text
+
+
+# -- what could go wrong silently --------------------------------------------------------------------------------------
+
+
+def in_place_or_not(kind):
+    model = Branches([0])
+    optimizer = distributed(model, all_reduce=kind)
+    backward(model)
+    optimizer.step()
+
+
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("kind", "what"),
     [
-        (lambda: nn.Linear(3, 2), r"weight is float32 \(2, 3\) here, weight is float32 \(2, 2\) on rank 0"),
-        (lambda: nn.Linear(2, 2, dtype=torch.double), r"bias is float64 \(2,\) here"),
-        (lambda: nn.Linear(2, 2, bias=False), r"weight is float32 \(2, 2\) here, bias is float32 \(2,\) on rank 0"),
+        (lambda tensor, group=None: tensor.clone(), "Tensor"),
+        (lambda tensor, group=None: dist.all_reduce(tensor, group=group, async_op=True), "RecordedWork"),
     ],
 )
-def test_other_parameters_on_one_rank(cluster_of, make, says):
-    def job():
-        try:
-            distributed(make() if dist.get_rank() == 1 else nn.Linear(2, 2))
-        except ValueError as problem:
-            return str(problem)
+def test_an_all_reduce_that_does_not_sum_in_place(cluster_of, kind, what):
+    with pytest.raises(RankError, match=f"the all-reduce returned a {what}: it has to sum in place"):
+        cluster_of(2).run(in_place_or_not, kind)
 
-    said = cluster_of(3).run(job).results
-    assert all(text.startswith("the parameters of rank 1 are not those of rank 0") for text in said)
-    assert re.search(says, said[1])
+
+def test_the_newest_of_two_on_one_model(cluster_of):
+    """Otherwise both would multiply the gradient by the share."""
+
+    def job():
+        model = Branches([0])
+        older, newer = distributed(model), distributed(model)
+        gradients = []
+        for optimizer in (newer, older):
+            model.zero_grad()
+            backward(model)
+            optimizer.synchronize()
+            gradients.append(model.branches[0].bias.grad)
+        return gradients
+
+    for gradients in cluster_of(2).run(job).results:
+        assert all(torch.equal(gradient, torch.ones(8, dtype=torch.double)) for gradient in gradients)
+
+
+def test_what_the_main_thread_sends_meanwhile_does_not_cross(cluster_of):
+    """As in a batch norm that is synchronized: an all-reduce in the backward of each branch."""
+
+    def job():
+        model, sums = Branches(range(4)), []
+        optimizer = distributed(model, cycle_ms=0)
+
+        def talk(gradient):
+            x = torch.full((37,), dist.get_rank() + 1.0)
+            ring_all_reduce(x)
+            sums.append(x)
+
+        for branch in model.branches:
+            branch.weight.register_hook(talk)
+        backward(model)
+        optimizer.synchronize()
+        return sums, [branch.bias.grad for branch in model.branches]
+
+    for sums, gradients in cluster_of(3).run(job).results:
+        assert all(torch.equal(x, torch.full((37,), 6.0)) for x in sums) and len(sums) == 4
+        assert all(torch.allclose(gradient, torch.ones(8, dtype=torch.double)) for gradient in gradients)
+
+
+def test_layers_that_are_unfrozen_later(cluster_of):
+    def job():
+        model = Branches(range(2))
+        model.branches[0].requires_grad_(False)
+        optimizer = distributed(model)
+        backward(model)
+        optimizer.step()
+        optimizer.zero_grad()
+        model.branches[0].requires_grad_(True)
+        model(torch.full((1, 8), dist.get_rank() + 1.0, dtype=torch.double)).sum().backward()
+        optimizer.synchronize()
+        return [branch.weight.grad for branch in model.branches]
+
+    for gradients in cluster_of(3).run(job).results:
+        assert all(torch.allclose(gradient, torch.full((8, 8), 2.0, dtype=torch.double)) for gradient in gradients)
 
 
 # -- a rank that does not come -----------------------------------------------------------------------------------------
