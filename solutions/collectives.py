@@ -207,7 +207,8 @@ def seconds(algorithm: str, world: int, size: int, latency: float, bandwidth: fl
 def fastest(world: int, size: int, latency: float, bandwidth: float) -> str:
     """The name of the fastest of the three; any of them where several take equally long.
 
-    (One of them never is. Which one, and why do libraries have it all the same?)
+    (Counted in full steps one of them never is. Which one, and why do libraries have it all the same? Lesson 05 counts
+    its latencies one by one, for six ranks, and then it is.)
     """
     # BEGIN SOLUTION
     algorithms = ("ring", "tree", "halving_doubling")

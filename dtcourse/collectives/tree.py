@@ -15,7 +15,8 @@ which rank each rank sends in each round:
 
 Any other root: the same with ranks counted from the root on, modulo N.
 
-Cost of the all-reduce: 2 ceil(log2 N) (a + S b) with latency a and b seconds a byte. That is few steps, and so good for
+Cost of the all-reduce: 2 ceil(log2 N) (a + S b) with latency a and b seconds a byte, and one latency less if N is no
+power of two: down, a rank sends on at once, and no branch has all rounds in it. That is few steps, and so good for
 small tensors, but each one moves the whole tensor. A rank sends S to each of its children, and S to its parent: the
 root sends ceil(log2 N) S, and half of the ranks just S.
 
