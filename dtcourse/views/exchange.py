@@ -85,7 +85,7 @@ def steps(run: Run) -> list[Step]:
     first = {rank: _first_of_each_step(rank, passes, sent) for rank in {e.rank for e in passes}}
     most = max(first.values(), key=len)
     found: list[list[Event]] = [[] for _ in range(max(len(most), 1))]
-    following: dict[int, list[tuple[int, int]]] = {}  # rank -> (start, step) of what it communicated
+    following: dict[int, list[tuple[int, int]]] = {}  # rank -> (start, step) of what it communicated, in order
     for e in sent:
         own = first.get(e.rank, [])
         # A rank with nothing to compute in a step begins earlier; but no all-reduce ends before all have begun it.
@@ -94,8 +94,9 @@ def steps(run: Run) -> list[Step]:
             found[step].append(e)
             following.setdefault(e.rank, []).append((e.posted, step))
     for e in passes:
-        later = [step for start, step in following.get(e.rank, ()) if start > e.posted]
-        found[later[0] if later else -1].append(e)
+        own = following.get(e.rank, [])
+        later = bisect_right(own, e.posted, key=lambda one: one[0])
+        found[own[later][1] if later < len(own) else -1].append(e)
     waits = run.regions(WAIT)
     return [_step(events, waits, end) for events in found if any(e.op in (FORWARD, BACKWARD) for e in events)]
 
