@@ -58,7 +58,7 @@ def wrong_seconds(asked: Sequence[Question], answered: Sequence[Any], right: Map
         expected, returned = cost.seconds(question), f"{question} returned {answer!r}"
         if isinstance(answer, bool) or not isinstance(answer, (int, float)):
             yield f"{returned}: return the seconds, a number"
-        elif abs(answer - expected) > TOLERANCE * max(abs(expected), 1e-12):
+        elif not abs(answer - expected) <= TOLERANCE * max(abs(expected), 1e-12):  # nor if it is not a number
             yield f"{returned}{_compared(question, answer, cost)}"
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
-from dtcourse.grading.findings import Finding
+from dtcourse.events import RETURN
+from dtcourse.grading.findings import Finding, number_of
 from dtcourse.grading.messages import Parcel
 from dtcourse.grading.reading import Chunks, last_step, start_of
 from dtcourse.run import Run
@@ -47,14 +49,27 @@ def in_turn(rounds: Iterable[tuple[str, Sequence[Sending]]], world: int, parts: 
     return turns
 
 
-def wrong_sources(run: Run, turns: Turns, name: str, members: Sequence[int] | None = None) -> Iterator[Finding]:
-    """Ranks that receive from another rank than the one that sends to them: so they wait for ever."""
+def wrong_receives(run: Run, turns: Turns, name: str, members: Sequence[int] | None = None) -> Iterator[Finding]:
+    """Of ranks that wait for ever: who receives from a rank that sends it nothing there, or leaves too early."""
     members = range(len(turns.sources)) if members is None else members
     if (start := start_of(run, members[0])) is None or start.numel() < len(members):
         return  # messages without elements may be left out, so nobody knows which receive is which
+    returned = {e.rank for e in run.events if e.kind == RETURN}
     for rank, sources in zip(members, turns.sources, strict=True):
-        for e, (source, why) in zip(run.receives(rank), sources, strict=False):
-            if e.peer != members[source]:
-                said = f"rank {rank} receives from rank {e.peer}; {name} sends to it from rank {members[source]} there"
-                yield Finding(f"{said} ({why})", last_step(run) if e.pending else e.step, rank, e.line)
-                break
+        receives = run.receives(rank)
+        for e, source in zip_longest(receives, sources[: len(receives)]):
+            if source is None:
+                wanted = "nothing to it there"
+            elif e.peer != members[source[0]]:
+                wanted = f"to it from rank {members[source[0]]} there ({source[1]})"
+            else:
+                continue
+            step = last_step(run) if e.pending else e.step
+            yield Finding(f"rank {rank} receives from rank {e.peer}; {name} sends {wanted}", step, rank, e.line)
+            break
+        else:
+            if rank in returned and len(receives) < len(sources):
+                source, why = sources[len(receives)]
+                after = f"rank {rank} returns after {number_of(len(receives), 'receive')}"
+                said = f"{after}; {name} sends to it from rank {members[source]} as well ({why})"
+                yield Finding(said, last_step(run), rank)

@@ -14,7 +14,7 @@ from dtcourse import per_rank, provenance
 from dtcourse.grading.costs import Cost, answers, not_the_fastest, questions, wrong_seconds
 from dtcourse.grading.findings import Finding, explained_by, fail_on
 from dtcourse.grading.messages import messages, nothing_hidden, sent_bytes
-from dtcourse.grading.rounds import Sending, Turns, in_turn, wrong_sources
+from dtcourse.grading.rounds import Sending, Turns, in_turn, wrong_receives
 from dtcourse.grading.values import Holding, holdings, numbers, tensors
 
 WORLDS = (2, 3, 4, 5, 8)
@@ -166,12 +166,12 @@ class Expected(NamedTuple):
         return messages(run, self.turns.parcels, self.name, self.members)
 
     def explains(self):
-        """A deadlock is told by the message that went wrong before it, or by the rank that receives from another."""
+        """A deadlock is told by the message that went wrong before it, or by the rank that receives otherwise."""
         return explained_by(self.stuck)
 
     def stuck(self, run):
         found = [finding for finding in self.sent(run) if finding.line]
-        return found or wrong_sources(run, self.turns, self.name, self.members)
+        return found or wrong_receives(run, self.turns, self.name, self.members)
 
     def judge(self, run):
         __tracebackhide__ = True

@@ -14,7 +14,7 @@ from dtcourse import Run, per_rank
 from dtcourse.events import RECV, RETURN, SEND
 from dtcourse.grading.costs import Question, not_the_fastest, questions, wrong_seconds
 from dtcourse.grading.findings import CheckFailed
-from dtcourse.grading.rounds import in_turn, wrong_sources
+from dtcourse.grading.rounds import in_turn, wrong_receives
 from dtcourse.grading.submission import Clusters, Submission
 from dtcourse.grading.values import holdings
 
@@ -154,9 +154,9 @@ def test_a_step_is_what_the_record_says(right):
 
 def test_whoever_receives_from_another_rank_is_named(right):
     turns = asked.both(3).turns
-    assert list(wrong_sources(right, turns, "halving-doubling")) == []
+    assert list(wrong_receives(right, turns, "halving-doubling")) == []
     number = next(n for n in numbers_of(right, RECV) if right.events[n].rank == 2)
-    (wrong,) = wrong_sources(changed(right, number, peer=0), turns, "halving-doubling")
+    (wrong,) = wrong_receives(changed(right, number, peer=0), turns, "halving-doubling")
     said = "rank 2 receives from rank 0; halving-doubling sends to it from rank 1 there (halving, d = 1)"
     assert wrong.message == said and wrong.line is not None
 

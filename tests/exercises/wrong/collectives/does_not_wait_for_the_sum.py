@@ -1,5 +1,5 @@
 """The even ranks of the pairs leave once they have sent."""
-# message: rank 1 waits in send of int64 \(8,\) to rank 0, for rank 0
+# message: on 3 ranks.*: rank 0 returns after 0 receives; .* from rank 1 as well \(the odd rank of a pair
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,5 @@
 """Who has sent does not stop, and waits for more."""
-# message: rank 1 waits in recv of int64 \(8,\) from rank 3, for rank 3
+# message: tree_reduce on 4 ranks.*: rank 1 receives from rank 3; the tree sends nothing to it there
 
 import torch
 import torch.distributed as dist
