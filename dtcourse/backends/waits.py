@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from concurrent.futures.thread import _worker as _pool_worker
 from threading import RLock
 from types import FrameType
 
@@ -88,8 +89,15 @@ def all_sleep(besides: set[int | None]) -> bool:
 
 
 def _sleeps(frame: FrameType | None) -> bool:
-    """Whether a thread waits without a limit, as in Queue.get or Event.wait, and no other has woken it."""
-    if frame is None or frame.f_code is not threading.Condition.wait.__code__:
+    """Whether a thread waits without a limit, and no other has woken it.
+
+    So it is in Queue.get, Event.wait and Future.result, and in a pool's worker that has nothing to do.
+    """
+    if frame is None:
+        return False
+    if frame.f_code is _pool_worker.__code__:
+        return frame.f_locals["work_queue"].empty()
+    if frame.f_code is not threading.Condition.wait.__code__:
         return False
     waits = frame.f_locals
     return waits["timeout"] is None and waits.get("waiter") in waits["self"]._waiters  # whoever wakes it takes it out

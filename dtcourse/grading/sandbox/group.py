@@ -39,10 +39,11 @@ class Asked:
         self._known: dict[Any, bool] = {}
 
     def claims(self) -> dict[str, Any]:
-        """Whether this call is part of an object collective, and where it comes from."""
+        """Whether this call is part of an object collective, where it comes from, and whether from the main thread."""
         code, line, control = innermost(self._known)
         place = [code.co_filename, line, code.co_name] if code else None
-        return {"line": place, "control": control, "arguments": len(self.shown)}
+        main = threading.current_thread() is threading.main_thread()
+        return {"line": place, "control": control, "main": main, "arguments": len(self.shown)}
 
 
 class RelayedGroup(dist.ProcessGroup):

@@ -418,7 +418,8 @@ class Relay(Supervisor):
     def _claims(self, rank: int, frame: Frame) -> tuple[Claims, list[torch.Tensor]]:
         """What the rank claims, and the tensors that are no part of that."""
         count = len(frame.tensors) - below(frame.words["arguments"], len(frame.tensors) + 1)
-        claims = Claims(self._place(rank, frame), frame.words["control"] is True, frame.tensors[count:])
+        control, main = frame.words["control"] is True, frame.words["main"] is True
+        claims = Claims(self._place(rank, frame), control, frame.tensors[count:], main)
         return claims, frame.tensors[:count]
 
     def _place(self, rank: int, frame: Frame) -> Place | None:

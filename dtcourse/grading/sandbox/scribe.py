@@ -28,6 +28,7 @@ class Claims(NamedTuple):
     place: Place | None = None
     control: bool = False
     arguments: list[torch.Tensor] = []  # noqa: RUF012 - nobody changes it
+    main: bool = True  # by the main thread: what another one does has not the labels of the main thread's regions
 
 
 class TooMuch(ValueError):
@@ -58,7 +59,8 @@ class Scribe:
         payload: list[torch.Tensor] = (), tag: int = 0, agree_on: Any = None,
     ) -> Posting:  # fmt: skip
         """`tensors`: what is sent or received, of which dtypes and shapes are read; `payload`: their values."""
-        row = self._rows.operation(kind, op, group, peer, tensors, tag, agree_on, claims.place, self._labels())
+        labels = self._labels() if claims.main else 0
+        row = self._rows.operation(kind, op, group, peer, tensors, tag, agree_on, claims.place, labels)
         if kind == Kind.COLLECTIVE:
             row[Column.CONTROL] = claims.control or op == "barrier"
         elif row[Column.BYTES] <= LARGEST_CONTROL:

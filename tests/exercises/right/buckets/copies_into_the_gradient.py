@@ -1,0 +1,63 @@
+"""Fills a tensor that is made before, divides first, and copies into parameter.grad."""
+
+import torch
+import torch.distributed as dist
+
+MIB = 2**20
+
+
+def assign(sizes, dtypes, bucket_mib=25, first_bucket_mib=1):
+    buckets, opened, limits = [], {}, {}
+    for number in reversed(range(len(sizes))):
+        dtype = dtypes[number]
+        opened.setdefault(dtype, []).append(number)
+        if sum(sizes[n] for n in opened[dtype]) >= limits.get(dtype, first_bucket_mib) * MIB:
+            buckets.append(opened.pop(dtype))
+            limits[dtype] = bucket_mib
+    return buckets + list(opened.values())
+
+
+def start(bucket, group=None):
+    flat = bucket[0].new_zeros(sum(p.numel() for p in bucket)).detach()
+    at = 0
+    for parameter in bucket:
+        if parameter.grad is not None:
+            flat[at : at + parameter.numel()] = parameter.grad.reshape(-1) / dist.get_world_size(group)
+        at += parameter.numel()
+    return {"flat": flat, "work": dist.all_reduce(flat, group=group, async_op=True)}
+
+
+def finish(bucket, started, group=None):
+    started["work"].wait()
+    at = 0
+    for parameter in bucket:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        parameter.grad.copy_(started["flat"][at : at + parameter.numel()].reshape(parameter.shape))
+        at += parameter.numel()
+
+
+def overlap(buckets, group=None):
+    number_of = {parameter: number for number, bucket in enumerate(buckets) for parameter in bucket}
+    missing = [set(bucket) for bucket in buckets]
+    started = []
+
+    def start_next():
+        started.append(start(buckets[len(started)], group))
+
+    def gradient_is_there(parameter):
+        missing[number_of[parameter]].discard(parameter)
+        while len(started) < len(buckets) and not missing[len(started)]:
+            start_next()
+
+    def wait():
+        while len(started) < len(buckets):
+            start_next()
+        for bucket, one in zip(buckets, started, strict=True):
+            finish(bucket, one, group)
+        started.clear()
+        missing[:] = [set(bucket) for bucket in buckets]
+
+    for parameter in number_of:
+        parameter.register_post_accumulate_grad_hook(gradient_is_there)
+    return wait

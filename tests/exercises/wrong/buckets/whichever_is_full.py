@@ -1,0 +1,57 @@
+"""Starts a bucket that is full, whether those before it have started or not."""
+# message: another order: rank 0 started the all-reduce of bucket 2 before that of bucket 1; the buckets before it first
+
+import torch
+import torch.distributed as dist
+
+MIB = 2**20
+
+
+def assign(sizes, dtypes, bucket_mib=25, first_bucket_mib=1):
+    buckets, opened, limits = [], {}, {}
+    for number in reversed(range(len(sizes))):
+        dtype = dtypes[number]
+        opened.setdefault(dtype, []).append(number)
+        if sum(sizes[n] for n in opened[dtype]) >= limits.get(dtype, first_bucket_mib) * MIB:
+            buckets.append(opened.pop(dtype))
+            limits[dtype] = bucket_mib
+    return buckets + list(opened.values())
+
+
+def start(bucket, group=None):
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    return flat, dist.all_reduce(flat, group=group, async_op=True)
+
+
+def finish(bucket, started, group=None):
+    flat, handle = started
+    handle.wait()
+    flat /= dist.get_world_size(group)
+    for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+        parameter.grad = part.view_as(parameter)
+
+
+def overlap(buckets, group=None):
+    number_of = {parameter: number for number, bucket in enumerate(buckets) for parameter in bucket}
+    missing = [set(bucket) for bucket in buckets]
+    started = {}
+
+    def gradient_is_there(parameter):
+        number = number_of[parameter]
+        missing[number].discard(parameter)
+        if not missing[number]:
+            started[number] = start(buckets[number], group)
+
+    def wait():
+        for number, bucket in enumerate(buckets):
+            if number not in started:
+                started[number] = start(bucket, group)
+        for number, bucket in enumerate(buckets):
+            finish(bucket, started[number], group)
+            missing[number] = set(bucket)
+        started.clear()
+
+    for parameter in number_of:
+        parameter.register_post_accumulate_grad_hook(gradient_is_there)
+    return wait
