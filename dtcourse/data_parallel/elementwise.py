@@ -37,11 +37,16 @@ def refuse_unless_elementwise(make_optimizer: MakeOptimizer) -> None:
 
 def made(make_optimizer: MakeOptimizer, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """The optimizer, if it is one over exactly these parameters. Otherwise TypeError."""
-    optimizer = make_optimizer(parameters)
+    optimizer = make_optimizer(parameters) if callable(make_optimizer) else None
     if not isinstance(optimizer, torch.optim.Optimizer):
+        got = (
+            f"returned {type(optimizer).__name__}"
+            if callable(make_optimizer)
+            else f"is {type(make_optimizer).__name__}"
+        )
         raise TypeError(
-            f"make_optimizer returned {type(optimizer).__name__}: pass what makes an optimizer of a list of "
-            "parameters, such as partial(torch.optim.Adam, lr=1e-3)"
+            f"make_optimizer {got}: pass what makes an optimizer of a list of parameters, such as "
+            "partial(torch.optim.Adam, lr=1e-3)"
         )
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if {id(one) for one in held} != {id(one) for one in parameters}:

@@ -156,12 +156,15 @@ class FlatParameters:
 
     def _refuse_different_values(self) -> None:
         with region("control"):
-            theirs = self.row.clone()
-            dist.broadcast(theirs, group=self.group, group_src=0)
-        if not torch.equal(theirs.view(torch.uint8), self.row.view(torch.uint8)):
+            first = self.row.clone()
+            dist.broadcast(first, group=self.group, group_src=0)
+            same = torch.equal(first.view(torch.uint8), self.row.view(torch.uint8))  # NaN is NaN
+            differs = torch.tensor([not same], dtype=torch.uint8, device=self.row.device)
+            dist.all_reduce(differs, dist.ReduceOp.MAX, self.group)
+        if differs:
             raise ValueError(
-                f"{', '.join(self.parameters)}: rank {dist.get_rank()} holds other values than the first rank of the "
-                "group: begin with the same (the same seed, or broadcast_parameters)"
+                f"{', '.join(self.parameters)}: not all ranks hold the same values. Begin with the same: "
+                "the same seed, or broadcast_parameters"
             )
 
 

@@ -31,14 +31,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtcourse.data_parallel.flat_parameters import FlatParameters
 from dtcourse.data_parallel.sharded import Sharded
-from dtcourse.data_parallel.units import Unit
+from dtcourse.data_parallel.units import Unit, can_be_called
 
 
 class FullySharded(Sharded):
     """`module` over the ranks: of each parameter a rank keeps a piece, and the gradient and the state of that piece.
 
-    What it is given is told at `Sharded`; a unit is gathered when its module is called. Units that are never called
-    (a ModuleList, say) cannot be: name the modules in it as `units`.
+    What it is given is told at `Sharded`. A unit is gathered when its module is called, and its parameters are for its
+    own forward alone. Raises ValueError also if a unit cannot be called, as a ModuleList.
     """
 
     stages = (3,)
@@ -46,6 +46,9 @@ class FullySharded(Sharded):
     def __init__(self, *arguments: Any, stage: int = 3, **options: Any) -> None:
         super().__init__(*arguments, stage=stage, **options)
         for unit in self.units:
+            if not can_be_called(unit.module):
+                kind = type(unit.module).__name__
+                raise ValueError(f"{unit.name}, a {kind}, is never called: make units of what is called in it")
             unit.module.register_forward_pre_hook(partial(self._before_forward, unit), with_kwargs=True)
             unit.module.register_forward_hook(partial(self._after_forward, unit), always_call=True)
 

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -40,6 +39,7 @@ from dtcourse.collectives.ring import ring_all_gather, ring_reduce_scatter
 from dtcourse.data_parallel.agreement import check_same_parameters
 from dtcourse.data_parallel.elementwise import MakeOptimizer, made, refuse_unless_elementwise
 from dtcourse.data_parallel.flat_parameters import Exchange, FlatParameters
+from dtcourse.data_parallel.sharded_state import take_over, whole_state
 from dtcourse.data_parallel.units import Unit, units_of
 from dtcourse.events import region
 
@@ -51,9 +51,11 @@ class Sharded:
     units             the parts of the module that are exchanged one at a time; its children, if None
     reduce_scatter    sums in place and completes chunk (j+1) mod N on rank j; all_gather begins there
 
-    Raises ValueError if the module holds other values than on the first rank, is sharded already, or has nothing to
-    train, if units overlap, or if the optimizer is not elementwise.
+    Raises ValueError if the ranks hold different models, if this one is sharded already or has nothing to train, if
+    units overlap, or if the optimizer is not elementwise; TypeError if `make_optimizer` makes none.
     """
+
+    stages: tuple[int, ...] = (1, 2)
 
     def __init__(
         self,
@@ -85,8 +87,6 @@ class Sharded:
             for flat in unit.flats:
                 for name, parameter in flat.parameters.items() if flat.trained else ():
                     parameter.register_post_accumulate_grad_hook(partial(self._accumulated, unit, flat, name))
-
-    stages: tuple[int, ...] = (1, 2)
 
     @contextmanager
     def step(self, share: float | None = None) -> Iterator[None]:
@@ -186,36 +186,10 @@ class Sharded:
 
         "module" is what `module.state_dict()` is without sharding. It needs the memory that sharding saves.
         """
-        wholes: dict[nn.Parameter, torch.Tensor] = {}
-        states: dict[str, dict[str, Any]] = {}
-        for flat in self.flats:
-            values = flat.joined(flat.pieces, self._all_gather)
-            wholes |= {flat.parameters[name]: value for name, value in values.items()}
-            states |= self._optimizer_state(flat)
-        entries = self.module.state_dict(keep_vars=True).items()
-        module = {key: wholes[v] if v in wholes else v.detach().clone() for key, v in entries}
-        return {"module": module, "optimizer": states}
-
-    def _optimizer_state(self, flat: FlatParameters) -> dict[str, dict[str, Any]]:
-        stepped = {name: self.optimizer.state[p] for name, p in flat.pieces.items() if p in self.optimizer.state}
-        whole: dict[str, dict[str, Any]] = {name: dict(state) for name, state in stepped.items()}
-        for key in sorted({key for state in stepped.values() for key in state}):
-            pieces = {n: s[key] for n, s in stepped.items() if isinstance(s.get(key), torch.Tensor) and s[key].dim()}
-            if pieces:  # the others are numbers, such as Adam's count of steps: the same on all ranks
-                for name, value in flat.joined(pieces, self._all_gather).items():
-                    whole[name][key] = value
-        return whole
+        return whole_state(self.module, self.optimizer, self.flats, self._all_gather)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned, in a world of any size."""
-        named = {id(v): key for key, v in self.module.state_dict(keep_vars=True).items()}
+        """Take over what `state_dict` returned, in a world of any size. All ranks call it."""
+        take_over(state, self.module, self.optimizer, self.flats)
         for flat in self.flats:
-            for name, parameter in flat.parameters.items():
-                piece = flat.pieces[name]
-                with torch.no_grad():
-                    piece.copy_(flat.piece_of(name, state["module"][named[id(parameter)]]))
-                for key, value in state["optimizer"].get(name, {}).items():
-                    # As in torch's own load_state_dict, "step" is a number, whatever the parameter's shape.
-                    whole = key != "step" and getattr(value, "shape", None) == parameter.shape
-                    self.optimizer.state[piece][key] = flat.piece_of(name, value).clone() if whole else deepcopy(value)
             self._publish(flat)

@@ -36,7 +36,7 @@ def units_of(
     module: nn.Module, parts: Sequence[nn.Module] | None, group: dist.ProcessGroup | None, frozen_too: bool
 ) -> list[Unit]:
     """The units in the order in which the module names them, the module itself first. None: its children."""
-    parts = list(module.children()) if parts is None else list(parts)
+    parts = _children(module) if parts is None else list(parts)
     names = {part: name for name, part in module.named_modules()}
     _refuse(parts, names)
     parts.sort(key=list(names).index)
@@ -51,6 +51,15 @@ def units_of(
         for part, parameters in owned.items()
         if parameters
     ]
+
+
+def can_be_called(module: nn.Module) -> bool:
+    """Not so a ModuleList: what lies in it is called."""
+    return type(module).forward is not nn.Module.forward
+
+
+def _children(module: nn.Module) -> list[nn.Module]:
+    return [one for child in module.children() for one in ([child] if can_be_called(child) else _children(child))]
 
 
 def _rows(unit: str, parameters: dict[str, nn.Parameter], group: dist.ProcessGroup | None) -> list[FlatParameters]:

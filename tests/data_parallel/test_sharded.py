@@ -91,10 +91,13 @@ def test_a_saved_state_goes_on_in_another_world(cluster_of):
     saved = cluster_of(2).run(stopped, 6).results[0]
     assert all(difference(state, saved[1]) < 1e-12 for state in saved.values())
     Model().double().load_state_dict(saved[3]["module"])  # as that of a module that was never sharded
+    for state in saved.values():
+        state["module"]["frozen.bias"] += 1  # what is not trained comes along, too
     crossed = [{1: saved[3], 2: saved[1], 3: saved[2]} for _ in range(3)]
     first, *others = cluster_of(3).run(job, per_rank(crossed)).results[0]
     assert all(difference(state, first) < 1e-12 for state in others)
     assert difference(first, saved[1]) > 1e-3  # it did go on
+    assert torch.equal(first["module"]["frozen.bias"], saved[1]["module"]["frozen.bias"])
 
 
 # -- bytes -----------------------------------------------------------------------------------------------------------
@@ -325,16 +328,44 @@ REFUSED = {
     "L-BFGS": (lambda: {"make_optimizer": torch.optim.LBFGS}, "cannot step a part of a parameter"),
     "Adafactor": (lambda: {"make_optimizer": torch.optim.Adafactor}, "not elementwise|cannot step a part"),
     "LARS": (lambda: {"make_optimizer": partial(Normed, lr=0.1)}, "this optimizer is not elementwise"),
-    "an optimizer": (lambda: {"make_optimizer": SGD(layers(2, 2).parameters())}, "not callable|make_optimizer"),
+    "an optimizer": (
+        lambda: {"make_optimizer": SGD(layers(2, 2).parameters())},
+        "make_optimizer is SGD: pass what makes",
+    ),
     "other parameters": (lambda: {"make_optimizer": lambda _: SGD(layers(2, 2).parameters())}, "and no others"),
     "no optimizer": (lambda: {"make_optimizer": lambda _: None}, "make_optimizer returned NoneType"),
     "stage": (lambda: {"stage": 4}, "stage=4: "),
     "nothing to train": (lambda: {"module": layers(2, 2).requires_grad_(False)}, "no parameters to train"),
     "sharded": (already, "is the module sharded already"),
-    "values": (differently, "holds other values than the first rank"),
+    "values": (differently, "0.weight, 0.bias: not all ranks hold the same values"),
     "nested units": (nested, "0.0 lies inside 0: no parameter can belong to both"),
     "foreign units": (lambda: {"units": [nn.Linear(1, 1)]}, "a Linear that is no part of the module"),
 }
+
+
+def test_a_list_of_modules_is_no_unit_but_what_lies_in_it_is(cluster_of):
+    class Listed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([layers(2, 2), layers(2, 2)])
+
+        def forward(self, x):
+            return self.layers[1](self.layers[0](x))
+
+    def job():
+        module = Listed()
+        sharded = FullySharded(module, SGD)
+        with sharded.step(), torch.no_grad():
+            finite = module(torch.ones(1, 2, dtype=torch.float64)).isfinite().all().item()
+        try:
+            FullySharded(Listed(), SGD, units=[])
+            FullySharded((other := Listed()), SGD, units=[other.layers])
+        except ValueError as problem:
+            return finite, [unit.name for unit in sharded.units], str(problem)
+
+    for finite, units, refused in cluster_of(2).run(job).results:
+        assert finite and units == ["layers.0", "layers.1"]
+        assert refused == "layers, a ModuleList, is never called: make units of what is called in it"
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -349,7 +380,7 @@ def test_bad_input_is_refused(cluster_of, what):
                 refused = str(problem)
             else:
                 refused = ""
-            assert re.search(message, refused) or (what == "values" and dist.get_rank() == 0), (kind, refused)
+            assert re.search(message, refused), (kind, refused)
 
     cluster_of(2).run(job)
 
