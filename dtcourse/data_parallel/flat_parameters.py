@@ -7,7 +7,7 @@
 Rank j owns chunk (j+1) mod N, the one that a ring's reduce-scatter completes on it. Chunks are cut with no regard to
 where a parameter ends, and are at most one element longer than another: nothing is padded.
 
-Source: Rajbhandari et al., "ZeRO" (2020), section 5; the row as in Zhao et al., "PyTorch FSDP" (2023), section 3.2.1.
+Source: Rajbhandari et al., "ZeRO" (2020), section 5; the row as in Zhao et al., "PyTorch FSDP" (2023), section 3.
 """
 
 from __future__ import annotations

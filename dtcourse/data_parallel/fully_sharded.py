@@ -16,8 +16,8 @@ Each rank calls the same units in the same order, and backs through them: a rank
 `step(share=0)`; what only some ranks call is to be no unit (it then comes with the module itself). Outside of its
 forward and backward a parameter is NaN; `state_dict()` has the values.
 
-Source: Rajbhandari et al., "ZeRO" (2020), sections 5.3 and 7.2; units that come and go as in Zhao et al., "PyTorch
-FSDP" (2023), section 3.
+Source: Rajbhandari et al., "ZeRO" (2020), sections 5 and 7; units that come and go as in Zhao et al., "PyTorch FSDP"
+(2023), section 3.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ Earlier backwards, outside of the block, only accumulate (whole gradients, on ea
 is not stepped, so not decayed either: a flag per parameter says so, and goes along as control traffic. A rank without
 samples: `with sharded.step(share=0): pass`.
 
-Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models" (2020), sections 5.1,
-5.2 and 7.1.
+Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models" (2020), sections 5
+and 7.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     model.embedding   model.blocks.0   model.blocks.1   model.head        each a unit
     what belongs to none of them, and what several share                  a unit of its own: the module itself
 
-Source: Zhao et al., "PyTorch FSDP" (2023), section 3.2.
+Source: Zhao et al., "PyTorch FSDP" (2023), section 3.
 """
 
 from __future__ import annotations

@@ -81,6 +81,27 @@ def test_in_a_subgroup(cluster_of):
         assert all(difference(state, alone(3, OPTIMIZERS["sgd"], steps=4)) < 1e-12 for state in results[rank])
 
 
+def everything(tensor, group=None):
+    """A reduce-scatter that completes all chunks, which is more than it has to."""
+    dist.all_reduce(tensor, group=group)
+
+
+def by_broadcasts(tensor, group=None):
+    """An all-gather in which each owner gives its chunk to all."""
+    world = dist.get_world_size(group)
+    for number, chunk in enumerate(chunks_of(tensor, world)):
+        dist.broadcast(chunk, group_src=(number - 1) % world, group=group)
+
+
+def test_with_another_reduce_scatter_and_all_gather(cluster_of):
+    def job():
+        exchanges = {"reduce_scatter": everything, "all_gather": by_broadcasts}
+        return [together(stage, OPTIMIZERS["adam"], steps=4, **exchanges) for stage in KINDS]
+
+    for states in cluster_of(3).run(job).results:
+        assert all(difference(state, alone(3, OPTIMIZERS["adam"], steps=4)) < 1e-12 for state in states)
+
+
 def test_a_saved_state_goes_on_in_another_world(cluster_of):
     def job(states):
         return [together(stage, OPTIMIZERS["adam"], first=6, state=states[stage]) for stage in KINDS]
