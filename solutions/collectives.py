@@ -184,8 +184,8 @@ def seconds(algorithm: str, world: int, size: int, latency: float, bandwidth: fl
         latency       seconds
         bandwidth     bytes a second, in each direction at once
 
-    One step after the other; a step takes the latency and, for the largest message in it, its bytes / bandwidth. Adding
-    up takes no time. Count on chunks of size / N bytes (or size / p), also where that is no whole number.
+    Count one step after the other, each in full: the latency and, for the largest message in it, its bytes / bandwidth.
+    Adding up takes no time. Chunks have size / N bytes (or size / p), also where that is no whole number.
 
     An example: the ring among 4 ranks takes 6 steps, each moving size / 4. For 1,000,000 bytes, 0.001 s and 1e8 bytes a
     second those are 6 * (0.001 + 0.0025) = 0.021 s.
