@@ -18,7 +18,7 @@ from dtcourse.cluster.rank import Answer
 from dtcourse.cluster.watch import Wait, Watch
 
 LOOK_EVERY = 0.05  # seconds
-GRACE = 0.3  # seconds that the other ranks have to finish by themselves when one has failed
+GRACE = 1.0  # seconds for the others to finish by themselves when a rank has failed: they may be late with the same
 STOP_GRACE = 1.0  # seconds that a rank has to react to the stop button
 
 

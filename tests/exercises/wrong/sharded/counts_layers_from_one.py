@@ -1,5 +1,5 @@
 """Counts the layers from one."""
-# message: rank 0 raised IndexError: backward\(3\): the layers are 0 to 2\n  at .*counts_layers_from_one.py, line
+# message: rank \d raised IndexError: backward\(3\): the layers are 0 to 2\n  at .*counts_layers_from_one.py, line
 
 import torch.distributed as dist
 

@@ -1,5 +1,5 @@
 """Gives the optimizer its part of the parameters, and the whole gradient."""
-# message: rank 0 raised TypeError: update was given 7 weights and 15 elements of a gradient
+# message: rank \d raised TypeError: update was given 7 weights and 15 elements of a gradient
 
 import torch.distributed as dist
 
