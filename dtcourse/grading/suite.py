@@ -54,26 +54,53 @@ def tests_of(course: Path, name: str) -> list[Test]:
 
 
 def functions_of(course: Path, name: str) -> dict[str, list[str]]:
-    """For each test of an exercise, the functions that it runs, as far as they can be read from the test."""
+    """For each test of an exercise, the functions that it or its helpers run, as far as they can be read."""
     tree = ast.parse(tests_file(course, name).read_text(encoding="utf-8"))
-    return {test.name: list(_run_by(test)) for test in _tests(tree)}
+    helpers = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    named = {}  # NAMES = ("one", "another")
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=constant)], value=ast.Tuple(elts=values)):
+                named[constant] = _texts(values)
+    return {
+        test.name: [function for node in _with_helpers(test, helpers) for function in _run_by(node, named)]
+        for test in _tests(tree)
+    }
 
 
-def _run_by(test: ast.FunctionDef) -> Iterator[str]:
-    """The first argument of each `submission.run("function", ...)`, and `for name in ("one", "another")` before it."""
-    loops: dict[str, list[str]] = {}
+def _with_helpers(test: ast.FunctionDef, helpers: dict[str, ast.FunctionDef]) -> list[ast.FunctionDef]:
+    """A test, the functions of its file that it speaks of, and those that they speak of."""
+    found = [test]
+    for node in found:  # which grows
+        names = [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
+        found += [helpers[name] for name in dict.fromkeys(names) if name in helpers and helpers[name] not in found]
+    return found
+
+
+def _run_by(test: ast.FunctionDef, named: dict[str, list[str]]) -> Iterator[str]:
+    """The first argument of each `submission.run("function", ...)`, and `for name in ("one", "another")` before it.
+
+    Who hands the submission on together with a name, `helper(submission, "function", ...)`, has it run there.
+    """
+    names = dict(named)
     for node in ast.walk(test):
         match node:
             case ast.For(target=ast.Name(id=name), iter=ast.Tuple(elts=values)):
-                loops[name] = [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)]
+                names[name] = _texts(values)
+            case ast.Call(args=[ast.Name(id="submission"), ast.Constant(value=str(function)), *_]):
+                yield function
             case ast.Call(func=ast.Attribute(value=ast.Name(id="submission"), attr="run"), args=[first, *_]):
                 match first:
                     case ast.Constant(value=str(function)):
                         yield function
                     case ast.Tuple(elts=values):
-                        yield from (v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str))
+                        yield from _texts(values)
                     case ast.Name(id=name):
-                        yield from loops.get(name, ())
+                        yield from names.get(name, ())
+
+
+def _texts(values: list[ast.expr]) -> list[str]:
+    return [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)]
 
 
 def _tests(tree: ast.Module) -> list[ast.FunctionDef]:

@@ -292,6 +292,34 @@ def test_functions_are_read(course):
     assert suite.functions_of(course, "swap") == {"test_swap": ["swap", "swap", "turn"]}
 
 
+def test_functions_are_read_in_helpers_too(course):
+    source = """
+BOTH = ("swap", "turn")
+LIMITS = (1, 2)
+
+def asked(submission, name):
+    return submission.run(name)
+
+def swapped(submission):
+    return deeper(submission)
+
+def deeper(submission):
+    return submission.run(BOTH, LIMITS)
+
+def test_by_a_helper(submission):
+    swapped(submission)
+
+def test_handed_on(submission):
+    asked(submission, "turn")
+
+def test_of_its_own(submission):
+    pass
+"""
+    (course / "tests" / "exercises" / "test_swap.py").write_text(source)
+    read = {"test_by_a_helper": ["swap", "turn"], "test_handed_on": ["turn"], "test_of_its_own": []}
+    assert suite.functions_of(course, "swap") == read
+
+
 def test_points_and_titles_are_read(course):
     assert [(t.name, t.title, t.points) for t in suite.tests_of(course, "swap")] == [
         ("test_swap", "two ranks swap", 2.0),
