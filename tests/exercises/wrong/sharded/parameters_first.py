@@ -1,5 +1,5 @@
 """Gives forward the parameters before the number."""
-# message: rank \d raised TypeError: forward takes the number of a layer first, and not a Tensor\n  at .*parameters_first
+# message: rank \d raised TypeError: forward takes the number of a layer first, and not a Tensor\n  at .*_first
 
 import torch.distributed as dist
 
