@@ -25,6 +25,7 @@ from dtcourse.backends.recording import now
 from dtcourse.backends.tape import Column, Dues, Files, Kind
 from dtcourse.collectives.ring import ring_all_reduce
 from dtcourse.collectives.root import root_all_reduce
+from dtcourse.data_parallel.background import Background
 from dtcourse.network import costs, plans
 from dtcourse.network.ports import Ports
 
@@ -620,6 +621,21 @@ def test_waiting_for_others_is_not_multiplied(uneven, asynchronous):
 
     (length,) = lengths(uneven.run(function), 1, "work")
     assert 2.1 <= length < 4.0  # 6 s, had the waiting counted
+
+
+def test_what_another_thread_does_is_multiplied_there_and_waiting_for_it_is_not(uneven):
+    def function():
+        background = Background()
+        with region("outer"):
+            background.submit(in_the_thread).wait()
+
+    def in_the_thread():
+        with region("inner"):
+            time.sleep(0.3)
+
+    run = uneven.run(function)
+    (outer,), (inner,) = lengths(run, 1, "outer"), lengths(run, 1, "inner")
+    assert inner >= 0.9 and outer < 2 * inner  # 3 times, had the waiting counted
 
 
 def test_control_traffic_is_no_work(uneven):

@@ -251,6 +251,12 @@ def test_a_child_that_never_stops_printing(cluster):
     cluster._crew.start()
 
 
+def idle_pool():
+    pool = ThreadPoolExecutor(1)
+    pool.submit(print)
+    threading.Event().wait()
+
+
 def test_a_message_that_another_thread_will_send(cluster):
     def function():
         rank, x = dist.get_rank(), torch.zeros(1)
@@ -268,7 +274,7 @@ def test_a_message_that_another_thread_will_send(cluster):
     assert cluster.run(function).results == [1, 1]
 
 
-@pytest.mark.parametrize("sleep", [lambda: queue.Queue().get(), lambda: threading.Event().wait()])
+@pytest.mark.parametrize("sleep", [lambda: queue.Queue().get(), lambda: threading.Event().wait(), idle_pool])
 def test_a_deadlock_beside_a_thread_that_sleeps(sleep):
     def function():
         threading.Thread(target=sleep, daemon=True).start()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from dtcourse.collectives.ring import ring_all_reduce
 from dtcourse.collectives.root import root_all_reduce
 from dtcourse.data_parallel.background import Background
 from dtcourse.data_parallel.buckets import MIB, Reducer, assign
+from dtcourse.data_parallel.ddp_hook import all_reduce_hook
 
 BACKENDS = ["shared_memory", "gloo"]
 SMALL = {"bucket_mib": 300 / MIB, "first_bucket_mib": 100 / MIB}  # smaller than a weight of 6 x 6 numbers
@@ -116,6 +119,30 @@ def test_any_all_reduce_will_do(cluster_of, all_reduce):
     run = cluster_of(3).run(trained, data, Reducer, all_reduce, **SMALL)
     expected = alone(data)
     assert all(close(weights, expected) for weights in run.results)
+
+
+def under_ddp(module, all_reduce):
+    """Stock DistributedDataParallel with a hook, in the shape of a Reducer."""
+    parallel = nn.parallel.DistributedDataParallel(module, bucket_cap_mb=300 / MIB, find_unused_parameters=True)
+    hook = all_reduce_hook(all_reduce)
+    parallel.register_comm_hook(None, hook)
+
+    @contextlib.contextmanager
+    def step(share):
+        hook.share = share
+        yield
+
+    return SimpleNamespace(step=step, module=parallel)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_any_all_reduce_under_stock_ddp(cluster_of, backend):
+    """With unequal shares, a parameter that not every rank uses, and one that nobody does."""
+    data = batches([3, 1, 1])
+    run = cluster_of(3, backend).run(trained, data, under_ddp, ring_all_reduce)
+    expected = alone(data)
+    assert all(close(weights, expected) for weights in run.results)
+    assert run.regions("all-reduce") and run.messages()
 
 
 def test_bfloat16(cluster_of):

@@ -94,12 +94,13 @@ def trained(data, make, all_reduce, set_to_none=True, accumulate=1, dtype=torch.
             tensor.data = torch.zeros_like(tensor)
     broadcast_parameters(module)
     reducer, sgd = make(module, all_reduce, **options), optimizer(module)
+    forward = getattr(reducer, "module", module)
     for ranks, _ in data:
         x, y = ranks[rank]
         share = share_of(len(x))
         parts = list(zip(x.tensor_split(accumulate), y.tensor_split(accumulate), strict=True)) if len(x) else []
         for number, (a, b) in enumerate(parts):
-            part = loss_of(module, a, b) * len(a) / len(x)
+            part = loss_of(forward, a, b) * len(a) / len(x)
             if number < len(parts) - 1:
                 part.backward()
             else:
