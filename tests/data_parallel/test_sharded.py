@@ -48,7 +48,7 @@ def test_twenty_steps_give_the_weights_and_the_state_of_one_process(cluster_of, 
 def test_a_branch_that_only_some_ranks_use(cluster_of):
     def job(stage, steps):
         module = trained_models.Model()
-        units = [child for name, child in module.named_children() if name != "rarely"]
+        units = [child for name, child in module.named_children() if name != "rarely"] if stage == 3 else None
         sharded = KINDS[stage](module, trained_models.sgd, stage=stage, units=units)
         for parts in steps:
             batch = parts[dist.get_rank()]
@@ -266,15 +266,15 @@ def test_between_the_steps_a_parameter_is_nan_and_takes_no_memory(cluster_of):
 
 
 class Checkpointed(nn.Module):
-    """Two layers, of which one is computed twice, one call's input is also a shortcut, and outputs are nested."""
+    """Two layers, of which the second is computed again in the backward; its input is also a shortcut and an output."""
 
     def __init__(self):
         super().__init__()
         self.first, self.second = layers(4, 4), layers(4, 4)
 
     def forward(self, x):
-        y = checkpoint(self.first, x, use_reentrant=False)
-        return {"sum": y + self.second(y), "y": y}
+        y = self.first(x)
+        return {"sum": y + checkpoint(self.second, y, use_reentrant=False), "y": y}
 
 
 def test_activation_checkpointing(cluster_of):
@@ -303,7 +303,7 @@ def test_a_step_that_fails_leaves_nothing_behind(cluster_of):
                 (module(x) * torch.nan).sum().backward()
                 raise KeyError("no such batch")
         except KeyError:
-            pass
+            assert stage < 3 or not any(flat.whole for flat in sharded.flats)
         with sharded.step():
             module(x).sum().backward()
         return sharded.state_dict()["module"]
