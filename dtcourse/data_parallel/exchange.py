@@ -55,7 +55,6 @@ class Exchange:
         self._shown = list(self._here)
         self._exchanged: set[int] = set()
         self._buffers = 0
-        self._last: Task | None = None
         self._computed: dict[nn.Parameter, torch.cuda.Event] = {}
         self._negotiation.begin()
 
@@ -64,8 +63,11 @@ class Exchange:
         """Whether gradients of this step may be on their way."""
         return any(self._here)
 
-    def ready(self, indices: Iterable[int]) -> None:
-        """From now on, and until `finish`, the gradients of these parameters belong to the background thread."""
+    def ready(self, indices: Iterable[int]) -> Task:
+        """From now on, and until `finish`, the gradients of these parameters belong to the background thread.
+
+        Returns what that thread will have done when these are shown to the other ranks.
+        """
         for index in indices:
             parameter = self._parameters[index]
             check_gradient(self._names[index], parameter.grad)
@@ -73,14 +75,12 @@ class Exchange:
                 self._computed[parameter] = torch.cuda.current_stream(parameter.device).record_event()
             used = parameter.grad is not None and self.share != 0
             self._here[index] = State.GRADIENT if used else State.NOTHING
-        self._last = self._background.submit(self._one_cycle)
+        return self._background.submit(self._one_cycle)
 
     def finish(self) -> None:
         """Wait until all gradients are exchanged. What has not been `ready` is so now, with a gradient or without."""
         try:
-            if missing := [index for index, state in enumerate(self._here) if not state]:
-                self.ready(missing)
-            self._last.wait()
+            self.ready([index for index, state in enumerate(self._here) if not state]).wait()
         finally:
             self._begin()
 
