@@ -199,6 +199,7 @@ class Run:
         """Backward and communication of each rank on one axis, and how much of the second lies under the first.
 
         Reads `region("backward")` and `region("all-reduce", bucket=)`, or without such the messages and collectives.
+        What lies in a `region("wait")` inside of backward is taken out of it.
         Of a run with several steps the last is shown, unless `step` tells another, from 0.
         """
         from dtcourse.views.overlap import overlap

@@ -4,7 +4,8 @@ Communication is what the regions "all-reduce" cover, and the messages and colle
 something else of the same rank is not counted again. It is overlapped while its rank is in its backward pass, and
 exposed otherwise. A pass is its region "backward" less the regions "wait" inside of it. Stock DDP waits for its
 all-reduces inside of it, too, and does not tell: without regions "all-reduce" the last collective that is begun in a
-pass ends it. Drawing is left to overlap.py.
+pass ends it. The record does not tell threads apart: who communicates in the thread that computes, and so overlaps
+nothing, has to say so, with region("wait") around it. Drawing is left to overlap.py.
 """
 
 from __future__ import annotations

@@ -114,6 +114,12 @@ def test_who_waits_inside_backward_computes_nothing() -> None:
     assert [(one.start, one.end) for one in shown.steps[""].computing[0]] == [(0, 8000), (16_000, 18_000)]
 
 
+def test_who_sends_in_the_thread_that_computes_overlaps_nothing_and_says_so() -> None:
+    inside = [did(0, "backward", 0, 18), reduced(0, 0, 4, 10)]
+    assert Run(1, events=inside).overlap().share_of_all == 1.0
+    assert Run(1, events=[*inside, did(0, "wait", 4, 10)]).overlap().share_of_all == 0.0
+
+
 def test_stock_ddp_s_backward_ends_with_the_last_collective_begun_in_it() -> None:
     calls = [did(0, "all_reduce", 4, 10, COLLECTIVE), did(0, "all_reduce", 8, 16, COLLECTIVE)]
     assert Run(1, events=[did(0, "backward", 0, 16), *calls]).overlap().share_of_all == pytest.approx(4 / 12)
