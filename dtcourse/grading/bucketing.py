@@ -123,7 +123,7 @@ def _begins(run: Run, rank: int, step: int) -> float:
 def _in_step(finding: Finding, step: int, steps: int) -> Finding:
     if steps == 1:
         return finding
-    return Finding(f"in step {step}, {finding.message}", 10 * step + finding.step, finding.rank, finding.line)
+    return Finding(f"in step {step + 1}, {finding.message}", 10 * step + finding.step, finding.rank, finding.line)
 
 
 def _communicates(e: Event) -> bool:
@@ -170,17 +170,23 @@ def _time(run: Run, seen: list[Event], rank: int, step: int, buckets: Sequence[B
             deadline = backward.ended if number == 0 and bucket.layer in after else _NEVER
         if main_thread and e.wait_from and e.wait_from < backward.ended:
             what = f"rank {rank} waited for {name} during the backward pass, which stood still meanwhile"
+            advice = "a hook starts, and only what is called after the pass waits"
             if not after:
                 what = f"rank {rank} waited for its all-reduce in start(), which holds up whoever calls it"
-            yield Finding(f"{what}: start it with async_op=True, and wait in finish()", 2, rank, e.line)
+                advice = "start it with async_op=True, and wait in finish()"
+            yield Finding(f"{what}: {advice}", 2, rank, e.line)
         elif e.posted < after.get(bucket.before, 0):
             what = f"rank {rank} started {name} when not all of its gradients were there"
-            yield Finding(f"{what}: they are after layer {bucket.layer}, not before", 3, rank, e.line)
+            advice = ". Is all forgotten that was counted in the step before?" if step else ""
+            yield Finding(f"{what}: they are after layer {bucket.layer}, not before{advice}", 3, rank, e.line)
         elif e.posted > deadline:
             late = "only when the backward pass was over" if e.posted > backward.ended else "later"
             what = f"the gradients of bucket {number} were all there after layer {bucket.layer}"
             yield Finding(
-                f"{what}, and rank {rank} started its all-reduce {late}: start it in the hook", 3, rank, e.line
+                f"{what}, and rank {rank} started its all-reduce {late}: in a hook, start all that are full",
+                3,
+                rank,
+                e.line,
             )
         elif waiting and waiting.ended and (e.ended is None or e.ended > waiting.ended):
             yield Finding(f"rank {rank} went on before {name} was over: wait() for its handle", 4, rank, e.line)

@@ -1,5 +1,5 @@
 """Registers the hooks anew in every step, and counts what they count twice."""
-# message: three steps: in step 1, rank 0 started the all-reduce of bucket . when not all
+# message: three steps: in step 2, rank 0 started the all-reduce of bucket . when not all
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,5 @@
 """After the first step all buckets count as full."""
-# message: three steps: in step 1, rank 0 started
+# message: three steps: in step 2, rank 0 started
 
 import torch
 import torch.distributed as dist
