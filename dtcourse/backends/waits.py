@@ -20,6 +20,11 @@ from dtcourse.backends.tape import Column, Writer
 LOOKS = "looks at waits"  # the name of the thread
 LOOK_EVERY = 0.05  # seconds
 _MAIN_THREAD = threading.main_thread().ident
+_JOINS = {  # where one thread waits for the end of another: the second until Python 3.12
+    getattr(threading.Thread, name).__code__
+    for name in ("join", "_wait_for_tstate_lock")
+    if hasattr(threading.Thread, name)
+}
 
 
 class Waits:
@@ -91,10 +96,12 @@ def all_sleep(besides: set[int | None]) -> bool:
 def _sleeps(frame: FrameType | None) -> bool:
     """Whether a thread waits without a limit, and no other has woken it.
 
-    So it is in Queue.get, Event.wait and Future.result, and in a pool's worker that has nothing to do.
+    So it is in Queue.get, Event.wait and Future.result, in a pool's worker that has nothing to do, and in Thread.join.
     """
     if frame is None:
         return False
+    if frame.f_code in _JOINS:
+        return frame.f_locals["timeout"] in (None, -1) and frame.f_locals["self"] in threading.enumerate()
     if frame.f_code is _pool_worker.__code__:
         return frame.f_locals["work_queue"].empty()
     if frame.f_code is not threading.Condition.wait.__code__:

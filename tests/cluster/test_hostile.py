@@ -285,6 +285,16 @@ def test_a_deadlock_beside_a_thread_that_sleeps(sleep):
         cluster.run(function)
 
 
+def test_a_deadlock_of_threads_that_are_joined(cluster):
+    def function():
+        thread = threading.Thread(target=dist.recv, args=(torch.zeros(1), 1 - dist.get_rank()))
+        thread.start()
+        thread.join()
+
+    with pytest.raises(Deadlock, match="ranks 0 and 1 wait for what will never come"):
+        cluster.run(function)
+
+
 def test_a_thread_that_is_woken_before_the_others_wait(cluster):
     def function():
         rank, x, orders = dist.get_rank(), torch.zeros(1), queue.Queue()
