@@ -18,10 +18,7 @@ CALLS = (REDUCE_SCATTER, ALL_GATHER, UPDATE, FORWARD, BACKWARD)
 STILL = "still there"  # a label: what is in memory, and should not be
 
 _ADVICE = {
-    (
-        ALL_GATHER,
-        UPDATE,
-    ): "First each rank takes the step for its own part; what all gather then are the new parameters",
+    (ALL_GATHER, UPDATE): "First each rank updates its own part; what all gather then are the new parameters",
     (REDUCE_SCATTER, ALL_GATHER): "All the others need what this rank has updated",
     (UPDATE, REDUCE_SCATTER): "Before the reduce-scatter there is only this rank's own gradient",
     (BACKWARD, REDUCE_SCATTER): "Average each gradient before the next one is made",
