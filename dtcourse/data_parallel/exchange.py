@@ -45,6 +45,7 @@ class Exchange:
     ) -> None:
         self.share: float | None = None
         self._names, self._parameters = names, parameters
+        self._places = {parameter: place for place, parameter in enumerate(parameters)}
         self._all_reduce, self._limit, self._cycle, self._group = all_reduce, limit, cycle, group
         self._negotiation = Negotiation(names, parameters[0].device, group)
         self._background = Background()
@@ -63,24 +64,24 @@ class Exchange:
         """Whether gradients of this step may be on their way."""
         return any(self._here)
 
-    def ready(self, indices: Iterable[int]) -> Task:
+    def ready(self, parameters: Iterable[nn.Parameter]) -> Task:
         """From now on, and until `finish`, the gradients of these parameters belong to the background thread.
 
         Returns what that thread will have done when these are shown to the other ranks.
         """
-        for index in indices:
-            parameter = self._parameters[index]
-            check_gradient(self._names[index], parameter.grad)
+        for parameter in parameters:
+            place = self._places[parameter]
+            check_gradient(self._names[place], parameter.grad)
             if parameter.is_cuda:
                 self._computed[parameter] = torch.cuda.current_stream(parameter.device).record_event()
             used = parameter.grad is not None and self.share != 0
-            self._here[index] = State.GRADIENT if used else State.NOTHING
+            self._here[place] = State.GRADIENT if used else State.NOTHING
         return self._background.submit(self._one_cycle)
 
     def finish(self) -> None:
         """Wait until all gradients are exchanged. What has not been `ready` is so now, with a gradient or without."""
         try:
-            self.ready([index for index, state in enumerate(self._here) if not state]).wait()
+            self.ready([p for p, state in zip(self._parameters, self._here, strict=True) if not state]).wait()
         finally:
             self._begin()
 
@@ -95,9 +96,9 @@ class Exchange:
         while not nothing_left:
             self._shown = list(self._here)
             ready, used = self._negotiation.round(self._shown)
-            for index in ready - used - self._exchanged:
-                self._parameters[index].grad = None
-            for parameters in fused([self._parameters[i] for i in sorted(used - self._exchanged)], self._limit):
+            for place in ready - used - self._exchanged:
+                self._parameters[place].grad = None
+            for parameters in fused([self._parameters[p] for p in sorted(used - self._exchanged)], self._limit):
                 with region("all-reduce", bucket=self._buffers):
                     self._sum(parameters)
                 self._buffers += 1

@@ -73,19 +73,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
         backward_passes_per_step: int = 1,
         group: dist.ProcessGroup | None = None,
     ) -> None:
+        if not (fusion_mib >= 0 and cycle_ms >= 0 and backward_passes_per_step >= 1):
+            raise ValueError(f"{fusion_mib=}, {cycle_ms=}, {backward_passes_per_step=}: at least 0, 0 and 1")
         self.optimizer = optimizer
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._share_state()
         named = named_of(optimizer, named_parameters)
         check_same_parameters(named, group, fusion_mib=fusion_mib)
-        own = group_of_its_own(group)
-        self._names, self._parameters = zip(*named, strict=True)
-        self._exchange = Exchange(self._names, self._parameters, all_reduce, int(fusion_mib * MIB), cycle_ms / 1e3, own)
+        limit, cycle, own = int(fusion_mib * MIB), cycle_ms / 1000, group_of_its_own(group)
+        self._exchange = Exchange(*zip(*named, strict=True), all_reduce, limit, cycle, own)
+        self._names = {parameter: name for name, parameter in named}
         self._passes_per_step = backward_passes_per_step
-        self._passes: Counter[int] = Counter()  # of each parameter, since the last exchange
+        self._passes: Counter[nn.Parameter] = Counter()  # backwards that have reached it since the last exchange
         self._should_synchronize, self._synchronized = True, False
-        self._place = {parameter: place for place, parameter in enumerate(self._parameters)}
-        trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        trained = [parameter for parameter in self._names if parameter.requires_grad]
         weakref.finalize(self, untell, tell(partial(_notice, weakref.ref(self)), trained))
 
     @property
@@ -169,16 +170,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
 
     def _gradient_computed(self, parameter: nn.Parameter) -> None:
-        place = self._place[parameter]
-        self._passes[place] += 1
-        if self._passes[place] > self._passes_per_step:
+        self._passes[parameter] += 1
+        if (passes := self._passes[parameter]) > self._passes_per_step:
             raise RuntimeError(
-                f"rank {dist.get_rank()}: backward {self._passes[place]} of {self._names[place]} since the last step() "
+                f"rank {dist.get_rank()}: backward {passes} of {self._names[parameter]} since the last step() "
                 f"or synchronize(), and backward_passes_per_step is {self._passes_per_step}: its gradient is on its "
                 "way to the other ranks. Call step() in between, or raise backward_passes_per_step"
             )
-        if self._passes[place] == self._passes_per_step:
-            self._exchange.ready([place])
+        if passes == self._passes_per_step:
+            self._exchange.ready([parameter])
 
 
 def _notice(optimizer: weakref.ref[DistributedOptimizer], parameter: nn.Parameter) -> None:

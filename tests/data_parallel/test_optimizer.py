@@ -254,6 +254,10 @@ def no_share(model, optimizer):
     optimizer.share = float("nan")
 
 
+def no_passes(model, optimizer):
+    distributed(model, backward_passes_per_step=0)
+
+
 def late_share(model, optimizer):
     backward(model)
     optimizer.share = 0.5
@@ -297,6 +301,7 @@ def sparse(model, optimizer):
 
 REFUSED = {
     r"rank \d: backward 2 of branches.0.(weight|bias) since .* backward_passes_per_step is 1": twice,
+    r"backward_passes_per_step=0: at least 0, 0 and 1": no_passes,
     r"set optimizer.share before the backward": late_share,
     r"share=nan: a rank's share of the samples is between 0 and 1": no_share,
     r"zero_grad\(\) after backward\(\) and before step\(\)": zero_grad_between,
@@ -481,7 +486,7 @@ def does_something_else(model, optimizer):
 def test_a_stalled_rank_is_named_and_so_are_the_tensors(cluster_of, backend, stalls, where, names):
     def job():
         model = Branches(range(2))
-        optimizer = distributed(model)
+        optimizer = distributed(model, cycle_ms=200)  # a rank tells all of its gradients at once
         for step in range(3):
             if dist.get_rank() == 1 and step == 1:
                 stalls(model, optimizer)
@@ -494,7 +499,10 @@ def test_a_stalled_rank_is_named_and_so_are_the_tensors(cluster_of, backend, sta
         cluster_of(3, backend).run(job)
     said = str(caught.value)
     assert where in said
-    assert re.search(rf"rank 0 waits in all_gather .*, for rank 1 \(waiting {names}\)\n +at .*optimizer.step\(\)", said)
+    late = "for (rank 1|ranks 1 and 2)"  # rank 2 may be on its way
+    assert re.search(rf"rank 0 waits in all_gather .*, {late} \(waiting {names}\)\n +at .*optimizer.step\(\)", said), (
+        said
+    )
 
 
 def breaks_at(rank, number, what):
