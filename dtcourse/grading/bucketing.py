@@ -127,7 +127,7 @@ def _in_step(finding: Finding, step: int, steps: int) -> Finding:
 
 
 def _communicates(e: Event) -> bool:
-    return e.kind == SEND or (e.kind == COLLECTIVE and not e.control and not e.op.startswith(NEW_GROUP))
+    return e.kind == SEND or (e.kind == COLLECTIVE and not e.op.startswith(NEW_GROUP))
 
 
 def _order(seen: list[Event], rank: int, buckets: Sequence[Bucket]) -> Iterator[Finding]:

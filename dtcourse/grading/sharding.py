@@ -79,8 +79,9 @@ def calls(run: Run, rank: int, expected: Sequence[str]) -> Iterator[Finding]:
     """This rank called just these, in this order, and no collective of the library."""
     for e in run.events:
         if e.rank == rank and e.kind == COLLECTIVE and e.op != "barrier" and not e.op.startswith(NEW_GROUP):
-            said = f"rank {rank} called {e.op}: all it needs is reduce_scatter and all_gather, which it is given"
-            yield Finding(said, 0, rank, e.line)
+            said = f"rank {rank} called the library's {e.op}"
+            why = "all it needs is the reduce_scatter and all_gather it is given"
+            yield Finding(f"{said}: {why}", 0, rank, e.line)
     seen = [e for e in run.events if e.rank == rank and e.kind == REGION and e.op in CALLS]
     before = "first"
     for e, wanted in zip(seen, expected, strict=False):

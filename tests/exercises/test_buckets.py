@@ -198,6 +198,8 @@ def training(overlap, paths, steps, **group):
     rank, model = dist.get_rank(**group), layers()
     named = dict(model.named_parameters())
     wait = overlap([[named[name] for name in bucket] for bucket in BUCKETS], **group)
+    if not callable(wait):
+        return repr(wait)
     for step in range(steps):
         loss = loss_of(model, rank, paths[rank], step)
         with region("backward", step=step):
@@ -215,7 +217,8 @@ def training(overlap, paths, steps, **group):
 def descend(model):
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter -= 0.1 * parameter.grad
+            if parameter.grad is not None:
+                parameter -= 0.1 * parameter.grad
             parameter.grad = None
 
 
@@ -233,6 +236,13 @@ def own_gradients(paths, steps):
             parameter.grad = sum(used, torch.zeros_like(parameter)) / len(ranks)
         descend(model)
     return own
+
+
+def no_function(run, ranks):
+    """What training() gives for an overlap() that returns none."""
+    for rank in ranks:
+        if isinstance(seen := run.results[rank], str):
+            yield Finding(f"overlap() returned {seen} on rank {rank}: return the function that ends a step", rank=rank)
 
 
 def buckets_on(path):
@@ -254,6 +264,7 @@ def overlapped(submission, paths, steps=1, world=None, group=None, given="5 laye
     findings = partial(travelled, ranks=members, buckets=buckets, steps=steps)
     with explained_by(findings, given):
         run = submission.run("overlap", paths, steps, world=world, group=group, around=training, given=given)
+    fail_on(run, no_function(run, members), given)
     fail_on(run, findings(run), given)
     fail_on(run, averaged(run, own_gradients(paths, steps), NAMES, members, 10 * steps), given)
 

@@ -13,7 +13,7 @@ import torch
 from dtcourse import per_rank, provenance
 from dtcourse.grading.costs import Cost, answers, not_the_fastest, questions, wrong_seconds
 from dtcourse.grading.findings import Finding, explained_by, fail_on
-from dtcourse.grading.messages import messages, nothing_hidden, sent_bytes
+from dtcourse.grading.messages import messages, nothing_hidden, own_messages, sent_bytes
 from dtcourse.grading.rounds import Sending, Turns, in_turn, wrong_receives
 from dtcourse.grading.values import Holding, holdings, numbers, tensors
 
@@ -339,10 +339,13 @@ def test_drawn_numbers(submission):
         given, root = drawn(submission, world), world - 1
         everywhere, at_the_root = [range(world)] * world, [range(world * (rank == root)) for rank in range(world)]
         run = submission.run("tree_broadcast", per_rank(given), root, world=world)
+        fail_on(run, own_messages(run))
         fail_on(run, numbers(run, given[root], everywhere))
         run = submission.run("tree_reduce", per_rank(given), root, world=world)
+        fail_on(run, own_messages(run))
         fail_on(run, numbers(run, sum(given), at_the_root))
         run = submission.run("halving_doubling_all_reduce", per_rank(given), world=world)
+        fail_on(run, own_messages(run))
         fail_on(run, numbers(run, sum(given), everywhere))
 
 

@@ -1,5 +1,5 @@
 """Adds up with the library's all_reduce."""
-# message: rank 0 called all_reduce: all it needs is reduce_scatter and all_gather, which it is given
+# message: rank 0 called the library's all_reduce: all it needs is the reduce_scatter and all_gather it is given
 
 import torch.distributed as dist
 
