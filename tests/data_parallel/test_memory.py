@@ -68,16 +68,16 @@ def test_the_table_at_the_top_of_the_file():
 
 def test_what_is_freed_and_what_grows_is_seen():
     kept, samples = torch.zeros(10), torch.zeros(1000)
-    with Memory(lambda: {"kept": [kept, kept[2:]]}) as memory:
+    with Memory(lambda: {"kept": [kept, kept[2:]], "counted already": [kept]}) as memory:
         for _ in range(3):
             passing = torch.ones(100)  # each takes the place of the one before
             samples[5:].view(5, 199).add_(1)  # not of the step's making
         kept.untyped_storage().resize_(400)
         del passing
         torch.ones(1)
-    assert memory.history[0] == {"kept": 40, "the rest": 400}
-    assert memory.peak == {"kept": 40, "the rest": 800}
-    assert memory.history[-1] == {"kept": 400, "the rest": 4}
+    assert memory.history[0] == {"kept": 40, "counted already": 0, "the rest": 400}
+    assert memory.peak == {"kept": 40, "counted already": 0, "the rest": 800}
+    assert memory.history[-1] == {"kept": 400, "counted already": 0, "the rest": 4}
 
 
 @pytest.mark.parametrize(("stage", "world"), [(4, 2), (-1, 2), (1, 0)])

@@ -252,6 +252,33 @@ def test_stage_2_exchanges_during_the_backward_and_stage_1_after_it(cluster_of):
     assert cluster_of(2).run(job, 2).results == [([False, False], [True, True])] * 2
 
 
+class Backwards(nn.Module):
+    """Its layers are called in another order than it names them."""
+
+    def __init__(self):
+        super().__init__()
+        self.second, self.first = layers(3, 2), layers(4, 3)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def test_units_that_are_called_in_another_order(cluster_of):
+    def job(stage):
+        module = Backwards()
+        sharded = KINDS[stage](module, SGD, stage=stage)
+        with sharded.step():
+            module(torch.ones(1, 4, dtype=torch.float64)).sum().backward()
+        return sharded.state_dict()["module"]
+
+    module = Backwards()
+    module(torch.ones(1, 4, dtype=torch.float64)).sum().backward()
+    SGD(module.parameters()).step()
+    for stage in KINDS:
+        for state in cluster_of(2).run(job, stage).results:
+            assert all(torch.allclose(state[name], value) for name, value in module.state_dict().items())
+
+
 def test_between_the_steps_a_parameter_is_nan_and_takes_no_memory(cluster_of):
     def job():
         module = model()
@@ -298,12 +325,16 @@ def test_a_step_that_fails_leaves_nothing_behind(cluster_of):
         module = layers(3, 3, 3)
         sharded = KINDS[stage](module, SGD, stage=stage)
         x = torch.ones(2, 3, dtype=torch.float64)
-        try:
-            with sharded.step():
-                (module(x) * torch.nan).sum().backward()
-                raise KeyError("no such batch")
-        except KeyError:
-            assert stage < 3 or not any(flat.whole for flat in sharded.flats)
+        module(x).sum().backward()  # accumulates, for a step that never comes
+        for backward in (False, True):
+            try:
+                with sharded.step():
+                    if backward:
+                        (module(x) * torch.nan).sum().backward()
+                    raise KeyError("no such batch")
+            except KeyError:
+                assert stage < 3 or not any(flat.whole for flat in sharded.flats)
+                assert all(parameter.grad is None for parameter in module.parameters())
         with sharded.step():
             module(x).sum().backward()
         return sharded.state_dict()["module"]
