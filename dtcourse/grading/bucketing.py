@@ -150,7 +150,7 @@ def _order(seen: list[Event], rank: int, buckets: Sequence[Bucket]) -> Iterator[
 def _number(seen: list[Event], rank: int, buckets: Sequence[Bucket]) -> Iterator[Finding]:
     if len(seen) != len(buckets):
         what = f"rank {rank} started {number_of(len(seen), 'all-reduce')} for {number_of(len(buckets), 'bucket')}"
-        why = "what has not started when the backward pass is over starts then" if len(seen) < len(buckets) else ""
+        why = "what has not started when the backward pass is over starts then" if len(seen) < len(buckets) > 1 else ""
         yield Finding(f"{what}; {why}" if why else what, 1, rank, seen[-1].line if seen else None)
 
 

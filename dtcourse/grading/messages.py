@@ -122,7 +122,8 @@ def _of_rank(
     if len(seen) < len(planned):
         step, parcel = planned[len(seen)]
         place = f"in step {step}" if in_order else f"to rank {members[parcel.to]}"
-        what = f"{chunk_name(parcel.chunk)} {place} is missing{_why(parcel)}"
+        what = chunk_name(parcel.chunk)
+        what = f"{what} {place} {'are' if what.startswith('chunks') else 'is'} missing{_why(parcel)}"
         yield Finding(f"{sent}: {what}", step if in_order else last_step(run) + 1, rank)
     elif len(seen) > len(planned):
         e = seen[len(planned)]

@@ -138,6 +138,16 @@ def test_every_message_counts(right):
         assert any("is missing" in f.message for f in found(fewer, asked.both(3)))
 
 
+def test_one_chunk_is_missing_and_two_are(submission):
+    run = submission.run("halving_doubling_all_reduce", per_rank(asked.own_numbers(4, 4)), world=4)
+    sends = [number for number in numbers_of(run, SEND) if run.events[number].rank == 0]
+    for left, missing in ((0, "chunks 2 and 3 in step 1 are missing"), (1, "chunk 1 in step 2 is missing")):
+        events = [e for i, e in enumerate(run.events) if i not in sends[left:]]
+        fewer = Run(4, function="f", events=events, results=run.results)
+        said = f"rank 0 sent {left} message{'s' * (left != 1)}; halving-doubling sends 4"
+        assert any(f"{said}: {missing}" in f.message for f in found(fewer, asked.both(4)))
+
+
 def test_every_number_counts(right):
     for number in numbers_of(right, RETURN):
         (tensor,) = right.events[number].arguments
