@@ -36,6 +36,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from dtcourse.events import region
 
@@ -78,7 +79,8 @@ class Reducer:
 
     Every rank makes one, of the same model. Parameters that are not trained are left out. The buckets travel in a group
     of their own, so the ranks may say something else in `group` while a step is on.
-    Raises ValueError if the models differ, if no parameter is trained, or for a negative size.
+    Raises ValueError if the models differ, if no parameter is trained, for a negative size, or for a
+    DistributedDataParallel, which averages already.
     """
 
     def __init__(
@@ -93,6 +95,8 @@ class Reducer:
     ) -> None:
         if not (bucket_mib >= 0 and first_bucket_mib >= 0):
             raise ValueError(f"buckets of {bucket_mib} MiB, the first of {first_bucket_mib}: a size is 0 or more")
+        if isinstance(module, DistributedDataParallel):
+            raise ValueError("DistributedDataParallel averages already: give the model inside it, its .module")
         trained = [p for p in module.parameters() if p.requires_grad]
         if not trained:
             raise ValueError("no parameter of the model is trained: there is nothing to average")
@@ -117,12 +121,18 @@ class Reducer:
         accumulate: what they have left in `parameter.grad` is averaged, too.
 
         A parameter that nobody has used has no gradient afterwards. Raises what an all-reduce has raised; ValueError
-        for a share that is none; RuntimeError for a second backward pass in a block, and for another block after one
-        that was left by an exception while gradients travelled: nobody knows how far the other ranks have come.
+        for a share that is none; RuntimeError for a second backward pass in a block, for an optimizer's step in it, and
+        for another block after one that was left by an exception while gradients travelled: nobody knows how far the
+        other ranks have come.
         """
         self._begin(1 / dist.get_world_size(self._group) if share is None else share)
         try:
             yield
+            if self._versions != self._versions_now():
+                raise RuntimeError(
+                    "the parameters were changed inside the block, by gradients of this rank alone: the averages are "
+                    "there when the block is left, so call optimizer.step() after it"
+                )
             for number, bucket in enumerate(self.buckets):
                 for parameter in bucket.parameters:
                     if parameter not in self._arrived:
@@ -168,8 +178,13 @@ class Reducer:
                     f"{name} was not trained, or not there, when this Reducer was made: make another one"
                 )
         self._share = share
+        self._versions = self._versions_now()
         self._arrived: set[nn.Parameter] = set()
         self._tasks: list[Task] = []
+
+    def _versions_now(self) -> list[int]:
+        """How often each parameter has been changed in place."""
+        return [parameter._version for parameter in self._bucket_of]
 
     def _arrives(self, parameter: nn.Parameter) -> None:
         """The gradient of a parameter is there: the hook."""

@@ -38,6 +38,8 @@ class all_reduce_hook:
         if bucket.buffer().layout != torch.strided:
             raise TypeError("a sparse gradient has no place in a bucket: build the layer with sparse=False")
         share = 1 / dist.get_world_size(self._group) if self.share is None else self.share
+        if not 0 <= share <= 1:
+            raise ValueError(f"share={share}: a rank's share of the samples is between 0 and 1")
         buffer = bucket.buffer().mul_(share)
         task = self._background.submit(sum_bucket, self._all_reduce, buffer, self._group, bucket.index())
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
