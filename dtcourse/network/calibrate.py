@@ -33,7 +33,9 @@ def calibrate(cluster: Any) -> Link:
     while (taken := seconds(size)) < max(4 * latency, _ENOUGH) and size < _LARGEST:
         size *= 4
     for_the_bytes = max(taken - latency, 1e-9)  # a machine may be so busy that the short message took longer
-    return Link((size - _SMALLEST) / for_the_bytes, latency - _SMALLEST / (size - _SMALLEST) * for_the_bytes)
+    # ... or the long one so long that the short one's bytes would take more than all of it
+    of_the_smallest = _SMALLEST / (size - _SMALLEST) * for_the_bytes
+    return Link((size - _SMALLEST) / for_the_bytes, max(latency - of_the_smallest, 0.0))
 
 
 def _one_way(size: int) -> float:
