@@ -59,7 +59,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     fusion_mib, cycle_ms      how much may travel together, and how long to wait for more
     backward_passes_per_step  so many are added up before the exchange (added, as autograd does, not averaged)
 
-    Raises ValueError if names are missing or given twice, or if the parameters differ from rank to rank.
+    Raises ValueError if names are missing or given twice, or if the parameters or these numbers differ from rank to
+    rank; TypeError for parameters without names.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._share_state()
         named = named_of(optimizer, named_parameters)
-        check_same_parameters(named, group, fusion_mib=fusion_mib)
+        check_same_parameters(named, group, fusion_mib=fusion_mib, backward_passes_per_step=backward_passes_per_step)
         limit, cycle, own = int(fusion_mib * MIB), cycle_ms / 1000, group_of_its_own(group)
         self._exchange = Exchange(*zip(*named, strict=True), all_reduce, limit, cycle, own)
         self._names = {parameter: name for name, parameter in named}
@@ -192,6 +193,8 @@ def named_of(
 ) -> list[tuple[str, nn.Parameter]]:
     """What `optimizer` updates, sorted by name. Raises ValueError if a name is missing or there twice."""
     named = list(named_parameters)
+    if any(isinstance(pair, torch.Tensor) for pair in named):
+        raise TypeError("named_parameters has parameters without names: pass model.named_parameters()")
     names = {parameter: name for name, parameter in reversed(named)}
     updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if twice := sorted(name for name, count in Counter(name for name, _ in named).items() if count > 1):

@@ -292,6 +292,15 @@ def names_twice(model, optimizer):
     DistributedOptimizer(sgd(model.parameters()), [("x", p) for p in model.parameters()])
 
 
+def without_names(model, optimizer):
+    DistributedOptimizer(sgd(model.parameters()), model.parameters())
+
+
+def other_settings(model, optimizer):
+    passes = 1 + dist.get_rank()
+    DistributedOptimizer(sgd(model.parameters()), model.named_parameters(), backward_passes_per_step=passes)
+
+
 def sparse(model, optimizer):
     table = nn.Embedding(4, 2, sparse=True)
     optimizer = distributed(table)
@@ -312,6 +321,8 @@ REFUSED = {
     r"gradient of weight is sparse.* sparse=False": sparse,
     r"names no parameter of shape \(8, 8\) that the optimizer updates \(1 without a name\)": nameless,
     r"two parameters of one name: x": names_twice,
+    r"parameters without names: pass model.named_parameters\(\)": without_names,
+    r"backward_passes_per_step is 2 on rank 1, backward_passes_per_step is 1 on rank 0": other_settings,
     r"holds a communication thread.* state_dict\(\)": lambda model, optimizer: copy.deepcopy(optimizer),
     r"has all of its parameters from the beginning": lambda model, optimizer: optimizer.add_param_group({"params": []}),
 }
