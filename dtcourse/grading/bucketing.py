@@ -177,7 +177,7 @@ def _time(run: Run, seen: list[Event], rank: int, step: int, buckets: Sequence[B
             yield Finding(f"{what}: {advice}", 2, rank, e.line)
         elif e.posted < after.get(bucket.before, 0):
             what = f"rank {rank} started {name} when not all of its gradients were there"
-            advice = ". Is all forgotten that was counted in the step before?" if step else ""
+            advice = ". After each step, forget what was counted in it" if step else ""
             yield Finding(f"{what}: they are after layer {bucket.layer}, not before{advice}", 3, rank, e.line)
         elif e.posted > deadline:
             late = "only when the backward pass was over" if e.posted > backward.ended else "later"

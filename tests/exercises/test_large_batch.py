@@ -232,7 +232,10 @@ def mistakes(sizes, place, ranks):
         Mistake({**right, "old": n / total}, clear),
         Mistake({**right, "old": 1 / total}, clear),
         Mistake({"old": 1}, "That is the step before, as it was: change parameter.grad, in place"),
-        Mistake(mixed(lambda size, own, later: 1), f"These are means, added up. {all_samples}, and add sums"),
+        Mistake(
+            mixed(lambda size, own, later: 1),
+            f"These are means, added up, or sums that were all-reduced twice. {all_samples}, and add sums, once",
+        ),
         Mistake(mixed(lambda size, own, later: size), f"These are sums. {all_samples}"),
         Mistake(mixed(lambda size, own, later: size / n), f"{all_samples}, not by the number of ranks"),
         Mistake(
