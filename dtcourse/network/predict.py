@@ -28,14 +28,16 @@ _LARGEST = 1 << 40  # bytes: beyond that nobody asks which one is faster
 def predict(algorithm: str, world: int, size: int, network: Link | Network, element_size: int = 4) -> Cost:
     """Of one of ALGORITHMS, on a tensor of `size` bytes, in all, whose elements have `element_size` bytes.
 
-    Raises ValueError for an unknown algorithm, for no whole number of elements, and for "hierarchical" where there are
-    no nodes, or where the last one is not full.
+    Raises ValueError for an unknown algorithm, for no rank, for no whole number of elements, and for "hierarchical"
+    where there are no nodes, or where the last one is not full.
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(f"there is no algorithm {algorithm!r} here, but {', '.join(ALGORITHMS)}")
     elements, rest = divmod(size, element_size)
     if rest or size < 0:
         raise ValueError(f"{size} bytes are no whole number of elements of {element_size} bytes")
+    if world < 1:
+        raise ValueError(f"among {world} ranks nobody sends anything: at least one rank")
     if isinstance(network, Network):
         return played(_plan(algorithm, world, elements, element_size, network.ranks_per_node), world, network)
     if algorithm == "hierarchical":

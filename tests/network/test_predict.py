@@ -103,6 +103,7 @@ def test_slow_links_between_the_nodes_make_the_hierarchical_one_win():
     ("arguments", "problem"),
     [
         (("star", 4, 8, LINK), "no algorithm 'star' here, but ring, root"),
+        (("ring", 0, 8, LINK), "among 0 ranks nobody sends anything"),
         (("ring", 4, 9, LINK), "9 bytes are no whole number of elements of 4 bytes"),
         (("ring", 4, -4, LINK), "-4 bytes are no"),
         (("hierarchical", 4, 8, LINK), "hierarchical needs nodes: give a Network"),
