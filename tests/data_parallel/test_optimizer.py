@@ -48,7 +48,9 @@ def trained(steps, passes=1, **options):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("options", [{}, {"fusion_mib": 1e-4, "cycle_ms": 0}, {"all_reduce": root_all_reduce}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"fusion_mib": 1e-4, "cycle_ms": 0}, {"all_reduce": root_all_reduce}], ids=["plain", "tiny", "root"]
+)
 def test_ranks_without_samples_and_parameters_without_gradients(cluster_of, backend, options):
     steps = batches(3, everybody=False)
     for weights in cluster_of(3, backend).run(trained, steps, **options).results:
