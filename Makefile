@@ -28,7 +28,7 @@ test: .venv/ready-test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(if $(LESSONS),$(PY) -m nbstripout --verify --keep-id $(LESSONS))
-	$(PY) -m pytest --numprocesses 2 $(ARGS)
+	$(PY) -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 bench: .venv/ready-bench
 	@$(PY) -m benchmarks $(ARGS)
