@@ -45,6 +45,7 @@ from .background import Background, Task, group_of_its_own
 from .flat import FlatGradients
 from .gradient_hooks import tell, untell
 from .replicas import AllReduce, add_up
+from .shares import checked_share
 
 MIB = 1 << 20
 
@@ -125,7 +126,7 @@ class Reducer:
         for another block after one that was left by an exception while gradients travelled: nobody knows how far the
         other ranks have come.
         """
-        self._begin(1 / dist.get_world_size(self._group) if share is None else share)
+        self._begin(checked_share(share, self._group))
         try:
             yield
             if self._versions != self._versions_now():
@@ -170,8 +171,6 @@ class Reducer:
             raise RuntimeError("this Reducer is closed, by close() or by a step that failed: make another one")
         if self._share is not None:
             raise RuntimeError("a step is on already: leave its block before the next one")
-        if not 0 <= share <= 1:
-            raise ValueError(f"share={share}: a rank's share of the samples is between 0 and 1")
         for name, parameter in self._module.named_parameters():
             if parameter.requires_grad and parameter not in self._bucket_of:
                 raise RuntimeError(

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from .background import Background, Task, group_of_its_own
 from .buckets import sum_bucket
 from .replicas import AllReduce
+from .shares import checked_share
 
 
 class all_reduce_hook:
@@ -37,10 +38,7 @@ class all_reduce_hook:
     def __call__(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         if bucket.buffer().layout != torch.strided:
             raise TypeError("a sparse gradient has no place in a bucket: build the layer with sparse=False")
-        share = 1 / dist.get_world_size(self._group) if self.share is None else self.share
-        if not 0 <= share <= 1:
-            raise ValueError(f"share={share}: a rank's share of the samples is between 0 and 1")
-        buffer = bucket.buffer().mul_(share)
+        buffer = bucket.buffer().mul_(checked_share(self.share, self._group))
         task = self._background.submit(sum_bucket, self._all_reduce, buffer, self._group, bucket.index())
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         self._travelling.append((task, buffer, future))

@@ -26,6 +26,7 @@ from .background import Background, Task
 from .fusion import fused
 from .negotiation import Negotiation, State
 from .replicas import AllReduce, add_up
+from .shares import checked_share
 
 
 class Exchange:
@@ -107,7 +108,7 @@ class Exchange:
 
     def _sum(self, parameters: list[nn.Parameter]) -> None:
         """Each gradient becomes the sum over the ranks of share * gradient, and a part of the buffer."""
-        share = 1 / dist.get_world_size(self._group) if self.share is None else self.share
+        share = checked_share(self.share, self._group)
         sizes = [parameter.numel() for parameter in parameters]
         buffer = parameters[0].new_zeros(sum(sizes))
         parts = [part.view_as(one) for part, one in zip(buffer.split(sizes), parameters, strict=True)]

@@ -45,6 +45,7 @@ from .background import group_of_its_own
 from .exchange import Exchange
 from .gradient_hooks import tell, untell
 from .replicas import AllReduce
+from .shares import checked_share
 
 MIB = 1 << 20
 
@@ -99,8 +100,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def share(self, share: float | None) -> None:
         if self._exchange.begun:
             raise RuntimeError("gradients of this step are on their way: set optimizer.share before the backward")
-        if share is not None and not 0 <= share <= 1:
-            raise ValueError(f"share={share}: a rank's share of the samples is between 0 and 1")
+        if share is not None:
+            checked_share(share)
         self._exchange.share = share
 
     def synchronize(self) -> None:

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import nn
 
 from .flat import FlatGradients
+from .shares import checked_share
 
 AllReduce = Callable[..., object]  # (tensor, group=None): sums the tensor over the ranks of the group, in place
 
@@ -49,8 +50,9 @@ def average_gradients(
 
     `share` is this rank's share of the samples (None: 1/N). A parameter that is listed twice (tied) counts once; one
     that only others have used has zeros to add; one that nobody has used is left without a gradient.
+    Raises ValueError for a share that is none.
     """
-    share = 1 / dist.get_world_size(group) if share is None else share
+    share = checked_share(share, group)
     for alike in by_kind(parameters):
         flat = FlatGradients(alike)
         flat.gather(share)

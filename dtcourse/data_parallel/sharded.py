@@ -40,6 +40,7 @@ from dtcourse.data_parallel.agreement import check_same_parameters
 from dtcourse.data_parallel.elementwise import MakeOptimizer, made, refuse_unless_elementwise
 from dtcourse.data_parallel.flat_parameters import Exchange, FlatParameters
 from dtcourse.data_parallel.sharded_state import take_over, whole_state
+from dtcourse.data_parallel.shares import checked_share
 from dtcourse.data_parallel.units import Unit, units_of
 from dtcourse.events import region
 
@@ -92,12 +93,13 @@ class Sharded:
     def step(self, share: float | None = None) -> Iterator[None]:
         """Around the backward of a step: leaving the block exchanges what is left, and updates the weights.
 
-        `share` is this rank's share of all samples of the step; the shares of all ranks sum to 1.
+        `share` is this rank's share of all samples of the step; the shares of all ranks sum to 1. Raises ValueError
+        for one that is none.
         """
         if self._share is not None:
             raise RuntimeError("this step() lies inside another one")
         self._refuse_thawed()
-        self._share = 1 / dist.get_world_size(self._group) if share is None else share
+        self._share = checked_share(share, self._group)
         self._waiting = list(self._trained)
         try:
             yield

@@ -44,6 +44,15 @@ def share_of(samples: int, group: dist.ProcessGroup | None = None) -> float:
     return samples / total
 
 
+def checked_share(share: float | None, group: dist.ProcessGroup | None = None) -> float:
+    """A share that somebody has given; None: all ranks have as many samples. Raises ValueError for one that is none."""
+    if share is None:
+        return 1 / dist.get_world_size(group)
+    if not 0 <= share <= 1:
+        raise ValueError(f"share={share}: a rank's share of the samples is between 0 and 1")
+    return share
+
+
 def joined(batches: Iterable[Any], group: dist.ProcessGroup | None = None) -> Iterator[tuple[Any, float]]:
     """Yields (batch, share) until every rank has run out of batches; (None, 0.0) on one that has run out before.
 

@@ -100,6 +100,11 @@ def test_the_average(cluster_of, backend, all_reduce, shares):
             assert by_size == [size * n for n in sent]
 
 
+def test_a_share_that_is_none_is_refused(cluster_of):
+    with pytest.raises(RankError, match=r"share=-0\.5: a rank's share .* between 0 and 1"):
+        cluster_of(2).run(averaged, root_all_reduce, [-0.5, 1.5])
+
+
 def test_a_sparse_gradient_is_refused(cluster_of):
     def function():
         table = nn.Embedding(4, 2, sparse=True)

@@ -437,6 +437,18 @@ def test_bad_input_is_refused(cluster_of, what):
     cluster_of(2).run(job)
 
 
+def test_a_share_that_is_none_is_refused(cluster_of):
+    def job():
+        for kind in (Sharded, FullySharded):
+            with (
+                pytest.raises(ValueError, match=r"share=3: a rank's share .* between 0 and 1"),
+                kind(layers(2, 2), SGD).step(3),
+            ):
+                pass
+
+    cluster_of(2).run(job)
+
+
 def test_a_sparse_gradient_is_refused(cluster_of):
     def job():
         module = nn.Embedding(3, 2, sparse=True)
