@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -10,15 +11,13 @@ from dtcourse.views.view import still
 
 
 class Picture:
-    """Base of the views without JavaScript. What is drawn stands in attributes, for whoever wants the numbers."""
+    """Base of the views without JavaScript. What is drawn stands in attributes, for whoever wants the numbers.
 
-    def figure(self) -> Figure:
-        raise NotImplementedError
+    Each has a method `figure`, which draws it, and a property `caption`.
+    """
 
-    @property
-    def caption(self) -> str:
-        """The picture in words."""
-        raise NotImplementedError
+    figure: Callable[[], Figure]
+    caption: str  # the same in words
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.caption}>"

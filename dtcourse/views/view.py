@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -64,18 +65,16 @@ def embed(data: dict[str, Any]) -> str:
 
 
 class View(anywidget.AnyWidget):
-    """Base of the views. `data` is all that the JavaScript reads; `figure()` draws the same with matplotlib."""
+    """Base of the views. `data` is all that the JavaScript reads.
+
+    Each has a method `figure`, which draws the same with matplotlib, and a property `caption`.
+    """
 
     _css = script("view.css")
     data = traitlets.Dict().tag(sync=True)
 
-    def figure(self) -> Figure:
-        raise NotImplementedError
-
-    @property
-    def caption(self) -> str:
-        """The view in words."""
-        raise NotImplementedError
+    figure: Callable[[], Figure]
+    caption: str  # the same in words
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.caption}>"

@@ -7,20 +7,15 @@ deaths and time-outs are found and told as they are for a cluster: by the tapes,
 
 from __future__ import annotations
 
-import heapq
 import json
 import random
-import re
 import selectors
-import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from dtcourse.backends.ledger import Ledger, Posting
-from dtcourse.backends.recording import now
 from dtcourse.backends.rows import Group, Place
 from dtcourse.backends.tape import Column, Kind
 from dtcourse.cluster.output import Output
@@ -30,40 +25,17 @@ from dtcourse.events import ANY_RANK, NEW_GROUP
 from dtcourse.failures import Failure
 from dtcourse.grading.sandbox.collectives import OPERATIONS, REDUCTIONS, Side, does_not_fit, results, unlike
 from dtcourse.grading.sandbox.crew import JailedCrew, JailedRank
+from dtcourse.grading.sandbox.later import Later
+from dtcourse.grading.sandbox.operation import Operation
 from dtcourse.grading.sandbox.scribe import Claims, TooMuch
-from dtcourse.grading.sandbox.validate import below, clean, named_values, one_of
+from dtcourse.grading.sandbox.validate import below, named_values, one_of, told_failure, told_group, told_place
 from dtcourse.grading.sandbox.wire import Frame, Malformed, decode, empty, pack
 
 DELAYS = (0.0, 0.0, 0.0, 0.0005, 0.002)  # seconds that something is held back, one of these by chance
 MOST_BYTES = 128 << 20  # that the ranks of a run send, and that collectives bring them
 MOST_UNDER_WAY = 4000  # operations of which the other side is not there
 MOST_PRINTED = 16 << 20  # bytes that the ranks of a run print
-MOST_FRAMES = 60
 _DEATH = 1.0  # seconds for a process to be gone when its socket is
-
-
-@dataclass(eq=False)
-class Operation:
-    """What a rank has begun. `values`: what it gets, once that is there (`done`)."""
-
-    posting: Posting
-    number: int  # as the rank calls it
-    sent: list[torch.Tensor] = field(default_factory=list)
-    expected: list[torch.Tensor] = field(default_factory=list)  # without values
-    side: Side | None = None  # of a collective
-    group: Group | None = None
-    follows: bool = False  # complete as soon as it is done, whether somebody waits or not
-    values: list[torch.Tensor] = field(default_factory=list)
-    error: tuple[str, str] | None = None
-    done: bool = False
-    open: bool = True  # not written down as complete yet
-    question: int | None = None  # of the rank that waits for it
-    wait_from: int = 0
-    words: dict[str, Any] = field(default_factory=dict)  # for the answer
-
-    @property
-    def rank(self) -> int:
-        return self.posting.rank
 
 
 class Relay(Supervisor):
@@ -78,17 +50,15 @@ class Relay(Supervisor):
         self._group_numbers: dict[tuple[str, tuple[int, ...]], int] = {}
         self._operations: dict[tuple[int, int], Operation] = {}  # by rank, and number as the rank calls it
         self._posted: dict[tuple[int, int], Operation] = {}  # by rank, and row of its tape
-        self._later: list[tuple[float, int, Callable[[], None]]] = []
-        self._bytes = self._printed = self._turns = self._under_way = 0
+        self._later = Later()
+        self._bytes = self._printed = self._under_way = 0
         self.flood: str | None = None  # why the run was ended before its time
         self.tampered = False  # something came that a rank of ours never sends
 
     # -- hearing ------------------------------------------------------------------------------------------------
 
     def _collect(self, timeout: float) -> None:
-        if self._later:
-            timeout = max(0.0, min(timeout, self._later[0][0] - now() / 1e9))
-        for key, events in self._crew.selector.select(timeout):
+        for key, events in self._crew.selector.select(self._later.wait(timeout)):
             member, what = key.data
             if what == "output":
                 self._hear_output(member)
@@ -101,9 +71,9 @@ class Relay(Supervisor):
                     self._hear(member)
             if self._over:
                 return
-        while self._later and self._later[0][0] <= now() / 1e9 and not self._over:
+        while not self._over and (do := self._later.due()):
             try:
-                heapq.heappop(self._later)[2]()
+                do()
             except TooMuch as problem:
                 self._stop_flood(self._crew.members[0], str(problem))
 
@@ -267,13 +237,7 @@ class Relay(Supervisor):
             self._soon(lambda one=one: self._complete(one))
 
     def _new_group(self, rank: int, frame: Frame) -> None:
-        world, words = self._crew.world_size, frame.words
-        ranks, name = [below(one, world) for one in words["ranks"]], words["name"]
-        if type(name) is not str or len(set(ranks)) != len(ranks):
-            raise Malformed("a group of no name, or with a rank twice")
-        numbered = name.isdigit()  # all ranks count these groups; others are agreed on by their own ranks
-        who = tuple(range(world)) if numbered else tuple(ranks)
-        joining = Group(zlib.crc32((NEW_GROUP if numbered else f"{NEW_GROUP} {name}").encode()), who)
+        name, ranks, joining = told_group(frame.words, self._crew.world_size)
         claims, _ = self._claims(rank, frame)
         scribe, op = self._scribe(rank), f"{NEW_GROUP}({ranks})"
         posting = scribe.post(
@@ -283,7 +247,7 @@ class Relay(Supervisor):
         number = self._group_numbers.setdefault((name, tuple(ranks)), len(self._group_numbers) + 1)
         self._groups[number] = Group(number, tuple(ranks))
         operation = Operation(posting, -1 - posting.number, group=self._groups[number], words={"group": number})
-        operation.question = words["question"]
+        operation.question = frame.words["question"]
         self._under_way += 1
         self._operations[rank, operation.number] = self._posted[rank, posting.number] = operation
         self._ledger.add(posting)
@@ -323,7 +287,7 @@ class Relay(Supervisor):
         if operation.done:
             self._hand_over(operation)
         elif seconds:
-            self._at(seconds, lambda: self._run_out(operation, seconds))
+            self._later.at(seconds, lambda: self._run_out(operation, seconds))
 
     def _poll(self, rank: int, frame: Frame) -> None:
         operation = self._operations[rank, frame.words["operation"]]
@@ -396,12 +360,7 @@ class Relay(Supervisor):
         self._take_in(self.running[rank], Answer(value, None, pending=0))  # type: ignore[arg-type]
 
     def _failure(self, rank: int, frame: Frame) -> None:
-        words, member = frame.words, self._crew.members[rank]
-        seen = words["frames"][-MOST_FRAMES:]
-        known = [(member.outside(str(file)), below(line, 1 << 31), clean(name)) for file, line, name in seen]
-        frames = [frame for frame in known if frame[0]]  # no others are shown
-        kind = words["kind"] if re.fullmatch(r"\w{1,100}", words["kind"]) else "Exception"
-        failure = Failure(kind, clean(words["message"]), frames, clean(words["text"]))
+        failure = told_failure(frame.words, self._crew.members[rank].outside)
         self._take_in(self.running[rank], Answer(None, failure, pending=1))
 
     # -- small things -------------------------------------------------------------------------------------------
@@ -423,18 +382,10 @@ class Relay(Supervisor):
         return claims, frame.tensors[:count]
 
     def _place(self, rank: int, frame: Frame) -> Place | None:
-        match frame.words["line"]:
-            case [str(file), int(line), str(function)]:
-                file = self._crew.members[rank].outside(file)
-                return (file, below(line, 1 << 31), clean(function)) if file else None
-        return None
+        return told_place(frame.words["line"], self._crew.members[rank].outside)
 
     def _soon(self, do: Callable[[], None]) -> None:
-        self._at(self._chance.choice(DELAYS), do)
-
-    def _at(self, seconds: float, do: Callable[[], None]) -> None:
-        self._turns += 1
-        heapq.heappush(self._later, (now() / 1e9 + seconds, self._turns, do))
+        self._later.at(self._chance.choice(DELAYS), do)
 
     def left_over(self) -> bool:
         """Whether something was begun that never came to its end."""
