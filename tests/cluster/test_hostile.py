@@ -316,6 +316,34 @@ def test_a_thread_that_is_woken_before_the_others_wait(cluster):
         assert cluster.run(function).results == [1, 1]
 
 
+def test_a_thread_that_goes_on_after_all_have_waited(cluster):
+    """While it works, the main thread is no reason to take the rank for stuck: it may send what brings the end."""
+
+    def function():
+        x = torch.zeros(1)
+
+        def answer():
+            dist.recv(x, 1)
+            time.sleep(0.4)
+            dist.send(x + 1, 1)
+
+        group = dist.new_group([0, 1])
+        if dist.get_rank() == 0:
+            thread = threading.Thread(target=answer)
+            thread.start()
+            last = torch.zeros(1)
+            dist.recv(last, 1, group=group)
+            thread.join()
+            return last.item()
+        time.sleep(0.3)  # by now both threads of rank 0 wait
+        dist.send(torch.ones(1), 0)
+        dist.recv(x, 0)
+        dist.send(x + 1, 0, group=group)
+        return x.item()
+
+    assert cluster.run(function).results == [3, 2]
+
+
 def test_a_deadlock_of_threads_for_which_the_main_threads_wait():
     def function():
         with ThreadPoolExecutor(1) as pool:
